@@ -8,7 +8,14 @@ from matplotlib.figure import Figure
 from mambanorm_clinic.sites import FLOAT16_MAX
 from mambanorm_study.figures.colours import COMBINATION, GREY, NO_NORM
 from mambanorm_study.figures.lines import line_panels
-from mambanorm_study.figures.style import finish, log_axis, panel_grid, some_of, styled, whole_ticks
+from mambanorm_study.figures.style import (
+    finish,
+    log_axis,
+    panel_grid,
+    spaced_indices,
+    styled,
+    whole_ticks,
+)
 
 PANELS_ACROSS, MOST_PANELS = 4, 12
 LINES = {
@@ -31,8 +38,8 @@ def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
     table: the table of a Diagnosis.
     """
     sites = list(dict.fromkeys(table.site))
-    shown = [sites[i] for i in some_of(len(sites), MOST_PANELS)]
-    fig, axes = panel_grid(max(len(shown), 1), PANELS_ACROSS, row=1.9, more=0.8)
+    shown = [sites[i] for i in spaced_indices(len(sites), MOST_PANELS)]
+    fig, axes = panel_grid(max(len(shown), 1), PANELS_ACROSS, row_height=1.9, extra_height=0.8)
     for ax, site in zip(axes, shown, strict=False):
         _depth_panel(ax, table[table.site == site], site)
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
@@ -69,10 +76,10 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
     steps, layers: the frames of a Report.
     """
     depths = sorted(layers.depth.unique())
-    depths = [depths[i] for i in some_of(len(depths), 5)]
+    depths = [depths[i] for i in spaced_indices(len(depths), 5)]
     layers = layers[layers.depth.isin(depths)]
     whole_model = steps.assign(depth=0)
-    fig, axes = panel_grid(len(FAILURE_PANELS), PANELS_ACROSS, row=2.9)
+    fig, axes = panel_grid(len(FAILURE_PANELS), PANELS_ACROSS, row_height=2.9)
     for ax, (column, label) in zip(axes, FAILURE_PANELS.items(), strict=True):
         frame = whole_model if column in whole_model else layers
         lines = frame.groupby(["step", "depth"])[column].last().unstack().dropna(axis=1, how="all")
@@ -116,7 +123,7 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
         "run",
         panel="treatment",
         across=PANELS_ACROSS,
-        row=2.7,
+        row_height=2.7,
         linewidth=1.2,
     )
     for ax, (treatment, rows) in zip(axes, ends.groupby("treatment", sort=False), strict=True):

@@ -1,12 +1,12 @@
-"""Functions that return what the runs show, for the answer cells of the notebooks.
+"""Functions that write the answers in the notebooks from the results of the runs.
 
     first_steps.py   00 to 02: the small experiments of mambanorm_study.lessons
     one_norm.py      03 and 04: which norm leads, and before or after the SSM
     two_norms.py     05, 06 and 08: the pair that validation chooses, NormVary, the proposal
-    inside.py        07 and 14: growth inside a model, the end of a run without norms, the cures
+    inside.py        07 and 14: growth inside a model, how a run without norms ends, what cures it
     vision.py        09: the same norms on images
     autonorm.py      10: the learned choice of a norm compared with LN
-    verdicts.py      12, 13 and 15: the claims that hold, further sites, the card of a norm
+    verdicts.py      12, 13 and 15: which claims hold, norms at further sites, the card of a norm
     fresh_runs.py    do runs on new seeds agree with the recorded runs?
     phrases.py       phrases that several answers share
 

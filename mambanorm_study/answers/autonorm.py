@@ -14,39 +14,40 @@ from mambanorm_study.answers.phrases import (
 
 
 def rmse_text(differences: pd.Series) -> str:
-    """Return a mean of RMSE differences, one per seed: "RMSE +0.48 [−0.67, 1.63]"."""
+    """Return the mean of `differences` (one RMSE difference per seed) with its 95 % t-interval, as
+    text: "RMSE +0.48 [−0.67, 1.63]".
+    """
     mean, low, high = mean_difference(differences)
     interval = f"[{low:.2f}, {high:.2f}]" if len(differences) > 1 else "(one seed: no interval)"
     return f"RMSE {mean:+.2f} {interval}".replace("-", "−")
 
 
-def teacher_effect(runs: pd.DataFrame, tables: Collection[str]) -> str:
-    """Return what AutoNorm gains from a teacher on each task, and on regressions its difference
-    from LN alone.
+def teacher_effect(runs: pd.DataFrame, regression_tasks: Collection[str]) -> str:
+    """Return lines of Markdown: how much AutoNorm gains from a teacher on each task, and for each
+    regression task the RMSE of AutoNorm minus the RMSE of FrozenLN.
 
-    runs: a run frame with a column `model`, the names of the students. tables: the tasks that are
-    regressions.
+    runs: a run frame with a column `model`, the name of the trained model.
     """
     lines = []
     students = runs[runs.model.str.contains("AutoNorm|FrozenLN")]
     for task, rows in students.groupby("task", sort=False):
-        value = "rmse" if task in tables else "test_accuracy"
+        value = "rmse" if task in regression_tasks else "test_accuracy"
         wide = rows.pivot(index="seed", columns="model", values=value)
         if "AutoNorm, student" not in wide:
             continue
-        taught = wide["AutoNorm, student"] - wide["AutoNorm"]
-        if task in tables:
-            gain = rmse_text(taught)
+        gains = wide["AutoNorm, student"] - wide["AutoNorm"]
+        if task in regression_tasks:
+            gain = rmse_text(gains)
             lines.append(
                 f"- AutoNorm − FrozenLN, {task}: {rmse_text(wide.AutoNorm - wide.FrozenLN)}"
             )
         else:
-            gain = judged_difference(mean_difference(100 * taught))
-        lines.append(f"- AutoNorm with a teacher − without, {task}: {gain}")
+            gain = judged_difference(mean_difference(100 * gains))
+        lines.append(f"- AutoNorm with a teacher − AutoNorm without a teacher, {task}: {gain}")
     return "\n".join(lines)
 
 
-def _gap(differences: pd.Series) -> str:
+def _gap_text(differences: pd.Series) -> str:
     return difference_text(mean_difference(differences))
 
 
@@ -74,10 +75,11 @@ def is_choice_better(
     """Return the answer of notebook 10: what selectors choose, and how they compare with FrozenLN,
     with random and fixed blends, and with boosted trees.
 
-    Any frame but `runs` may be empty. steps, controls, crossed: `tables.paired_steps` against
-    FrozenLN, of the blends, and inside Mamba. weights: `selector_weights` of a trained model.
-    corrupted: `robustness.against_reference`. ratios: task → RMSE divided by the RMSE of boosted
-    trees.
+    All frames except `runs` may be empty. Three are frames of `run_tables.paired_steps`: steps has
+    each model − FrozenLN, controls has AutoNorm − random and − fixed blends, and crossed has Mamba
+    with NormSelector − Mamba with another norm. weights: `selector_weights` of a trained model.
+    corrupted: the frame of `robustness.against_reference`. ratios: task → RMSE of the model that is best on
+    validation, divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [
@@ -88,8 +90,8 @@ def is_choice_better(
         f"- **{row.step}** on {row.task}: {judged_difference(row)}" for row in controls.itertuples()
     ]
     lines += [
-        f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap(row.accuracy_gap)}; difference "
-        f"in what {row.kind} costs: {_gap(row.change_gap)}"
+        f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap_text(row.accuracy_gap)}; "
+        f"difference in the change from clean images: {_gap_text(row.change_gap)}"
         for row in corrupted[corrupted.arm != "FrozenLN"].itertuples()
     ]
     lines += [

@@ -9,8 +9,8 @@ from mambanorm_study.tables.run_tables import describe_frame, percent
 
 CONTROLS = ("None", "Scale", "Constant")  # entries of the registry that do not normalize
 
-# Norms with one mean and variance for each token, and norms that pool over positions.
-PER_TOKEN, ALONG = ("LN", "RMSN", "GN-token"), ("BN", "IN", "GN", "LN-DL", "RMSN-DL")
+# Norms with separate statistics for each token, and norms with statistics over several positions.
+PER_TOKEN, ALONG_SEQUENCE = ("LN", "RMSN", "GN-token"), ("BN", "IN", "GN", "LN-DL", "RMSN-DL")
 
 
 def start_here(runs: pd.DataFrame) -> str:
@@ -29,13 +29,13 @@ def start_here(runs: pd.DataFrame) -> str:
 
 
 def costs(table: pd.DataFrame) -> str:
-    """Return which norm is the cheapest, and compare the times of RMSN and LN, and of norms along
-    the sequence and norms per token (notebook 01).
+    """Return the sentences on costs in notebook 01: which norm is the cheapest, and the times of
+    RMSN, of norms along the sequence and of norms per token relative to the time of LN.
 
-    table: `norm_catalog.norm_costs`.
+    table: the frame of `norm_catalog.norm_costs`.
     """
     ratio = table[~table.norm.isin(CONTROLS)].set_index("norm").ratio
-    along, per_token = (ratio[ratio.index.isin(norms)] for norms in (ALONG, PER_TOKEN))
+    along, per_token = (ratio[ratio.index.isin(norms)] for norms in (ALONG_SEQUENCE, PER_TOKEN))
     saved = 100 * (1 - ratio["RMSN"])
     return (
         f"The cheapest norm is {ratio.index[0]}. By the median RMSN is {abs(saved):.0f} % "
@@ -47,7 +47,7 @@ def costs(table: pd.DataFrame) -> str:
 
 
 def normalization(table: pd.DataFrame) -> str:
-    """Return the answer of notebook 01. table: `norm_catalog.norm_costs`."""
+    """Return the answer of notebook 01. table: the frame of `norm_catalog.norm_costs`."""
     causal = [name for name, entry in NORMS.items() if entry.causal and name not in CONTROLS]
     cheapest, slowest = table[~table.norm.isin(CONTROLS)].iloc[[0, -1]].norm
     return (
@@ -62,11 +62,11 @@ def normalization(table: pd.DataFrame) -> str:
 
 
 def block(growths: Mapping[str, float], survey: pd.DataFrame) -> str:
-    """Return the answer of notebook 02: where a norm can stand, what it bounds, and which arms
-    published models chose most often.
+    """Return the answer of notebook 02, on the Mamba block: the sites of norms, how much the branch
+    of a block grows with its input, and which arms published models use most often.
 
-    growths: arm → factor by which its branch grows if the input is 100 times larger. survey:
-    entries of the paper's survey, with the columns arm and domain.
+    growths: arm → factor by which the output of the branch grows if the input is 100 times larger.
+    survey: entries of the paper's survey, with the columns arm and domain.
     """
     growth = ", ".join(f"{factor:.3g}-fold in {arm}" for arm, factor in growths.items())
     common = survey.groupby("domain").arm.agg(

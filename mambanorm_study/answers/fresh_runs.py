@@ -1,4 +1,4 @@
-"""All notebooks that compare arms: do runs on new seeds agree with the recorded runs?"""
+"""For all notebooks that compare arms: do runs on new seeds agree with the recorded runs?"""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# Runs that are not compared with an interval: value in the column `lies` → heading.
+# Value in the column `lies` of a run that is not compared with an interval → heading in the answer.
 NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",
@@ -15,10 +15,10 @@ NOT_COMPARED = {
 
 
 def replicated(table: pd.DataFrame) -> str:
-    """Return how many new runs lie inside the prediction intervals of the recorded runs, and
-    which ones do not.
+    """Return how many new runs lie inside the prediction intervals of the recorded runs, and which
+    new runs lie outside.
 
-    table: `replication.replication`.
+    table: the frame of `replication.replication`.
     """
     if table.empty:
         return "No run was replicated here."

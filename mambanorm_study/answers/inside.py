@@ -1,7 +1,7 @@
 """Notebooks 07 and 14: what grows inside a model, how a run without norms ends, and what cures it.
 
-`ends` is the frame of the treatments of notebook 14: one row for each treatment and seed, with the
-columns treatment, seed, failed, step (the last one) and bits (validation loss in bits per
+`ends` is the frame of the treatments in notebook 14: one row per treatment and seed, with the
+columns treatment, seed, failed, step (the last step) and bits (validation loss in bits per
 character; NaN if the run failed).
 """
 
@@ -22,7 +22,9 @@ PAPER = (
 
 
 def run_end(run: RunResult) -> str:
-    """Return "went non-finite at step 9 of 40, first at `…`", or that the run did not fail."""
+    """Return how a run ended: "went non-finite at step 9 of 40, first at `…`" or "did **not** fail
+    in its 40 steps here".
+    """
     if run.status != "diverged":
         return f"did **not** fail in its {run.steps} steps here"
     step = f"step {run.steps + 1} of {run.config.steps}"
@@ -30,8 +32,8 @@ def run_end(run: RunResult) -> str:
 
 
 def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
-    """Return by which factors the median token and the largest token grow from the first block to
-    the last, in train mode: one row for each phase, task, depth and arm.
+    """Return the factors by which the norms of the median token and of the largest token grow from
+    the first block to the last, in train mode: one row per phase, task, number of layers and arm.
 
     table: rows of `diagnostics.residual_growth`.
     """
@@ -47,8 +49,9 @@ def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
 def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
     """Return the answer of notebook 07: growth of the largest token, failures, singular values.
 
-    hot: runs at a high learning rate. growing: recorded models of Figure 9's arms. end, spectra:
-    `run_end` and `how_spectra_moved` of a run without norms.
+    hot: run frame at a high learning rate. growing: recorded runs of Figure 9's arms, with the
+    column growth (decades in 8 blocks). end, spectra: the texts that `run_end` and
+    `how_spectra_moved` return for a run without norms.
     """
     failed = (hot.status == "diverged").groupby(hot.arm).agg(["sum", "size"])
     failures = ", ".join(
@@ -71,16 +74,20 @@ def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: st
 
 
 def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
-    """Return how the variance of the singular values within and between layers, and σ₁, changed in
-    the second half of a run; and the variance of the control RMSN→None at about the last step.
+    """Return two sentences on the singular values of a run: the factors by which their variance
+    within layers, their variance between layers and σ₁ changed in the second half of the run; and
+    the variances in the control RMSN→None at about the last step, relative to those of the run.
 
-    sigma: phase → singular values (layers, k), the last phase last. control: (layers, k).
+    sigma: phase → singular values (layers, k); "normal" is half-way, the last phase is the end of
+    the run. control: singular values (layers, k) of the control.
     """
     half_way, end = sigma["normal"], sigma[list(sigma)[-1]]
     rise = end[:, 0] / half_way[:, 0]
     quarter = max(len(rise) // 4, 1)
-    before, after, calm = (pd.Series(spectrum_spread(s)) for s in (half_way, end, control))
-    changed, ratio = after / before, calm / after
+    before, after, control_spread = (
+        pd.Series(spectrum_spread(s)) for s in (half_way, end, control)
+    )
+    changed, ratio = after / before, control_spread / after
     return (
         "In the second half of the run the variance of its singular values changed by a factor of "
         f"{changed['within']:.2f} within and {changed['between']:.2f} between layers, and σ₁ by "
@@ -91,12 +98,12 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
     )
 
 
-# 14: what cures
+# notebook 14: what cures runs without norms
 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each treatment: seeds, failed (number of runs), bits and sd (mean and
-    standard deviation over the seeds that did not fail), and fewest steps.
+    """Return one row per treatment, with the columns seeds, failed (number of runs), bits and sd
+    (mean and standard deviation over the seeds that did not fail), and fewest steps (of a run).
     """
     by = ends.groupby("treatment", sort=False)
     return pd.DataFrame(
@@ -111,11 +118,11 @@ def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
 
 
 def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) -> str:
-    """Return the answer of notebook 14: where the first value is not finite, the treatments that
-    failed, those that stayed finite, and of these the ones that learned nothing.
+    """Return the answer of notebook 14: the site of the first non-finite value, the treatments that
+    failed, the treatments that stayed finite, and those that stayed finite but learned nothing.
 
     unigram: bits per character of a model that knows only how common each character is.
-    first_site: where the first value is not finite.
+    first_site: the site of the first non-finite value.
     """
     table = how_they_ended(ends)
     failing, finite = table[table.failed > 0], table[table.failed == 0].sort_values("bits")
@@ -124,7 +131,7 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) 
         "steps)"
         for name, row in failing.iterrows()
     )
-    losses = join_words(f"{name} ({_bits(row)})" for name, row in finite.iterrows())
+    losses = join_words(f"{name} ({_bits_text(row)})" for name, row in finite.iterrows())
     lines = [
         f"- First not finite: {first_site}.",
         f"- Runs failed: {failures}.",
@@ -141,5 +148,5 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) 
     return "\n".join([opening, "", *lines])
 
 
-def _bits(row: pd.Series) -> str:
+def _bits_text(row: pd.Series) -> str:
     return f"{row.bits:.2f} bits" + ("" if pd.isna(row.sd) else f" ± {row.sd:.2f}")

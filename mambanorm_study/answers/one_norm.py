@@ -10,8 +10,8 @@ NONE = "None>SSM>None"
 
 
 def type_of_norm(runs: pd.DataFrame) -> str:
-    """Return the answer of notebook 03: for each task the arm with the highest mean, and its lead
-    over no norm and over the second-best arm.
+    """Return the answer of notebook 03: for each task the arm with the highest mean, and the lead
+    of this arm over the arm without norms and over the second-best arm.
 
     runs: a run frame that includes the arm without norms.
     """
@@ -44,25 +44,25 @@ def before_or_after(
     *,
     printed: pd.DataFrame,
 ) -> str:
-    """Return the answer of notebook 04: for each task, for how many norms "after" is ahead, the
-    norm with the largest difference, and how many norms gain less than GN; and whether a norm
-    after the SSM bounds the gate's input.
+    """Return the answer of notebook 04. For each task: for how many norms "after the SSM" is ahead
+    of "before", which norm has the largest difference, and how many norms gain less than GN. And
+    for the block: whether a norm after the SSM bounds the gate's input.
 
-    pairs: after − before, rows of `tables.paired`. rivals: `run_tables.paired_steps` of GN
-    against the other norms. sizes: `inside.sizes_inside`. printed: the paper's differences, one
-    column for each task.
+    pairs: after − before, rows of `run_tables.paired`. rivals: rows of `run_tables.paired_steps`,
+    the difference of GN minus the difference of another norm. sizes: the frame of
+    `diagnostics.sizes_inside`. printed: the paper's differences, one column per task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):
-        most, against = rows.loc[rows.difference.abs().idxmax()], rivals[rivals.task == task]
+        largest, gn_leads = rows.loc[rows.difference.abs().idxmax()], rivals[rivals.task == task]
         lines.append(
             f"- **{task}**: after is ahead for {(rows.difference > 0).sum()} of {len(rows)} norms, "
             f"clearly for {(rows.low > 0).sum()}, clearly behind for {(rows.high < 0).sum()}. The "
-            f"largest difference is {Arm.parse(most.a).n2}'s ({difference_text(most)}, after − "
-            f"before). GN gains more than {(against.difference > 0).sum()} of the other "
-            f"{len(against)} norms."
+            f"largest difference is {Arm.parse(largest.a).n2}'s ({difference_text(largest)}, after "
+            f"− before). GN gains more than {(gn_leads.difference > 0).sum()} of the other "
+            f"{len(gn_leads)} norms."
         )
-    lines.append(_gate_line(sizes))
+    lines.append(_gate_text(sizes))
     counts = [
         f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items()
     ]
@@ -70,7 +70,7 @@ def before_or_after(
     return answer_text(runs, "after − before, 95 % t-intervals", lines)
 
 
-def _gate_line(sizes: pd.DataFrame) -> str:
+def _gate_text(sizes: pd.DataFrame) -> str:
     z = sizes.z.unstack("factor")
     growth = z[z.columns.max()] / z[z.columns.min()]
     after, before = growth["None>SSM>RMSN"], growth["RMSN>SSM>None"]

@@ -1,4 +1,4 @@
-"""Phrases that several answers share: differences with their intervals, and lists."""
+"""Phrases for several answers: differences with their intervals, and lists."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ from mambanorm_study.tables.run_tables import describe_frame, interval_says, poi
 
 
 def mean_difference(differences: pd.Series) -> pd.Series:
-    """Return difference, low and high: the mean of differences, one for each seed, with its 95 %
-    t-interval.
+    """Return the mean of `differences` (one per seed) as `difference`, and the ends of its 95 %
+    t-interval as `low` and `high`.
     """
     low, high = t_interval(differences.dropna())
     return pd.Series({"difference": differences.mean(), "low": low, "high": high})
 
 
 def difference_text(row) -> str:
-    """Return the difference in a row of `tables.paired` as text: "+2.3 points [−0.4, 5.0]"."""
+    """Return the difference in a row of `run_tables.paired` as text: "+2.3 points [−0.4, 5.0]"."""
     return points(row.difference, row.low, row.high)
 
 
@@ -35,13 +35,13 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def numbered_list(sentences: Iterable[str]) -> str:
-    """Return a numbered list in Markdown."""
+    """Return sentences as a numbered list in Markdown."""
     return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1))
 
 
 def answer_text(runs: pd.DataFrame, shows: str, lines: Iterable[str]) -> str:
-    """Return an answer in Markdown: its opening with scale and seeds, and its lines.
+    """Return an answer in Markdown: an opening with scale and seeds of `runs`, then `lines`.
 
-    shows: which mean and interval the lines give.
+    shows: the statistics in the lines, such as "mean ± sd, differences with 95 % t-interval".
     """
     return f"**Answer** ({describe_frame(runs, shows)}).\n\n" + "\n".join(lines)

@@ -19,25 +19,26 @@ MAMBA = "RMSN>SSM>None"
 def which_pair(
     runs: pd.DataFrame, choices: pd.DataFrame, pairs: pd.DataFrame, curse: pd.DataFrame
 ) -> str:
-    """Return the answer of notebook 05: for each task the chosen pair, its gain, and NormVary.
+    """Return the answer of notebook 05: for each task the pair that the two steps choose, the gain
+    of this pair over other pairs, and its comparison with NormVary before the SSM.
 
-    runs: the run frame with NormVary. choices, pairs, curse: the frames of
-    `procedure.ways_to_choose`, `.against_chosen` and `.winners_curse`.
+    runs: the run frame, NormVary included. choices, pairs, curse: the frames of `procedure.ways_to_choose`,
+    `procedure.against_chosen` and `procedure.winners_curse`.
     """
     lines = []
     for task, ways in choices.groupby("task", sort=False):
         ways, gaps = ways.set_index("way"), pairs[pairs.task == task].set_index("b")
         two, cheating, normvary = (ways.loc[way] for way in ("two steps", "cheating", "NormVary"))
         same_type, original = ways.arm["same type"], ways.arm["original"]
-        lost = curse[curse.task == task].points_lost.mean()
-        luck = "not known from one seed" if pd.isna(lost) else f"{lost:.1f} points"
+        points_lost = curse[curse.task == task].points_lost.mean()
+        luck = "not known from one seed" if pd.isna(points_lost) else f"{points_lost:.1f} points"
         lines += [
             f"- **{task}**: the two steps choose {label(two.arm)}, {mean_sd(two)} on test, rank "
             f"{two['rank']} of 36; {difference_text(gaps.loc[same_type])} against one type at both "
             f"sites ({label(same_type)}) and {difference_text(gaps.loc[original])} against the "
             f"original ({label(original)}). The arm with the best test accuracy is "
-            f"{label(cheating.arm)}, {mean_sd(cheating)}. The best arm of one seed loses on the "
-            f"other seeds: {luck}.",
+            f"{label(cheating.arm)}, {mean_sd(cheating)}. The loss of the best arm of one seed "
+            f"on the other seeds: {luck}.",
             f"- The paper's own second step, {label(normvary.arm)}, has {mean_sd(normvary)}; the "
             f"fixed N₁ minus NormVary: {judged_difference(gaps.loc[normvary.arm])}.",
         ]
@@ -50,7 +51,7 @@ def which_pair(
 
 def guesses_on_pairs(runs: pd.DataFrame) -> str:
     """Return the answers to the three guesses of notebook 05, for each task of the grid: whether
-    rows or columns differ more, the best cell, and the rank of Mamba's own pair.
+    its rows or its columns differ more, its best cell, and the rank of Mamba's original pair.
     """
     texts = []
     for task, of_task in pairs_only(runs).groupby("task", sort=False):
@@ -75,8 +76,9 @@ def learned_norm(
     """Return the answer of notebook 06: how far the weights of NormVary move, what each of the two
     norms gains, and what learning the weights gains.
 
-    steps: `tables.paired_steps` of Table 2's step taken apart. moved: `look.mixture_moves`.
-    printed: the paper's gain on ListOps, in points.
+    steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None to
+    NormVary→GN (Table 2). moved: the frame of `weight_log.mixture_moves`. printed: the paper's gain
+    on ListOps, in points.
     """
     moves = [
         f"{rows.largest.max():.3f} from 0.2 on {task} (possible: about {rows.reach.max():.3f})"
@@ -105,19 +107,22 @@ def proposal_or_original(
     printed: pd.Series,
     not_run: Sequence[str] = (),
 ) -> str:
-    """Return the answer of notebook 08: the gain of each step from the original to the proposal on
-    each task, and whether the gains of the two norms add up.
+    """Return the answer of notebook 08: the gain of each step from the original arm to the proposed
+    arm on each task, and whether the gains of the two norms add up.
 
-    steps: `tables.paired_steps` of Table 2's step taken apart. beyond:
-    `run_tables.paired_steps` of `contrasts.INTERACTION`. printed: the paper's gain by
-    task, in points. not_run: tasks of Table 2 that were not trained.
+    steps, beyond: frames of `run_tables.paired_steps`, for the parts of the step from RMSN→None to
+    NormVary→GN (Table 2) and for `contrasts.INTERACTION`. printed: task → the paper's gain in
+    points. not_run: tasks of Table 2 that were not trained.
     """
     lines = []
     for task, rows in steps.groupby("task", sort=False):
         texts = rows.set_index("step").apply(judged_difference, axis=1)
         line = f"- **{task}**: {'; '.join(f'{step} {text}' for step, text in texts.items())}."
         for row in beyond[(beyond.task == task) & (beyond.step == "GN")].itertuples():
-            line += f" NormVary→GN minus the sum of its two norms alone: {judged_difference(row)}."
+            line += (
+                " The gain of NormVary→GN minus the sum of the gains of NormVary alone and of GN "
+                f"alone: {judged_difference(row)}."
+            )
         lines.append(line)
     gains = ", ".join(f"{task} {gain:+.1f}" for task, gain in printed.items())
     absent = f" Not run here: {', '.join(not_run)}." if not_run else ""

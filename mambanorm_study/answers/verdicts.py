@@ -1,7 +1,7 @@
-"""Notebooks 12, 13 and 15: how many claims hold, the gain of further sites, the card of a norm.
+"""Notebooks 12, 13 and 15: how many claims hold, gains at further sites, the card of a norm.
 
-Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder but
-not the other way round.
+Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder and
+this folder must not import `mambanorm_study.claims`.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from mambanorm_study.tables.run_tables import interval_says, label, points
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
-    """Return the answer of notebook 12: how many claims have each word, and which ones.
+    """Return the answer of notebook 12: the number and the names of the claims with each word.
 
-    words: every word of a verdict, in reading order.
+    words: all words that a verdict can have, in reading order.
     """
     tasks = Counter(verdict.claim.id for verdict in verdicts)
     lines = [f"**Answer** ({basis}).", ""]
@@ -35,8 +35,8 @@ def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
-    """Return a paragraph for each claim of notebook 13: the authors' sentence, what was measured,
-    and the verdict.
+    """Return one paragraph per claim of notebook 13: the authors' sentence, what was measured, and
+    the verdict.
     """
     paragraphs = []
     for v in verdicts:
@@ -52,9 +52,9 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
 
 
 def float16_headroom(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
-    """Return one row for each arm: how many runs ended non-finite, how many ended finite, how many
-    of the finite runs have a scan within float16, and the median headroom of the finite runs in
-    decades.
+    """Return one row per arm: how many runs ended non-finite, how many ended finite, in how many of
+    the finite runs the scan stays within the range of float16, and the median headroom of the
+    finite runs in decades.
 
     frame: runs with the column `headroom` (`tables.summaries`).
     """
@@ -78,33 +78,34 @@ def what_a_site_brings(
     verdicts: Iterable[Any],
     trained: pd.DataFrame | None = None,
 ) -> str:
-    """Return the answer of notebook 13: the gains of further sites, and each claim's verdict.
+    """Return the answer of notebook 13: the gains of norms at further sites, and each verdict.
 
-    For each task it names the largest mean gain and those that are clearly above or below zero.
-    table: `contrasts.site_gains`; it may be empty. trained: the gains of trained models, whose runs
-    are `runs`.
+    For each task the answer names the largest mean gain and the gains that are clearly above or
+    below zero. table: the frame of `contrasts.site_gains`; it may be empty. trained: the gains in
+    `runs` if these are fully trained models; `table` then has the gains in the first epochs.
     """
     lines, basis = [], ""
     if trained is not None:
         lines += [
-            f"- **{row.task}**, trained: {_gain(row)}: {interval_says(row.low, row.high)}"
+            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_says(row.low, row.high)}"
             for row in trained.itertuples()
         ]
         basis = ", in the first epochs, one learning rate for all"
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         lines.append(
             f"- **{task}**{basis} ({rows.n.max()} seeds), the largest mean: "
-            f"{_gains(rows.nlargest(1, 'gain'))}; clearly above zero: "
-            f"{_gains(rows[rows.low > 0])}; clearly below zero: {_gains(rows[rows.high < 0])}; "
+            f"{_gains_text(rows.nlargest(1, 'gain'))}; clearly above zero: "
+            f"{_gains_text(rows[rows.low > 0])}; clearly below zero: "
+            f"{_gains_text(rows[rows.high < 0])}; "
             f"by chance alone about {len(rows) / 40:.1f} of {len(rows)} intervals would lie above "
             "zero, and as many below"
         )
-    lines += [f"- {_norm_or_gain(table)}"]
+    lines += [f"- {_comparison_with_scale(table)}"]
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer_text(runs, "95 % t-intervals", lines)
 
 
-def _norm_or_gain(table: pd.DataFrame) -> str:
+def _comparison_with_scale(table: pd.DataFrame) -> str:
     if table.empty or "Scale" not in set(table.norm):
         return "Scale, the learned gain alone, was not run."
     wide = table.pivot(index=["task", "site"], columns="norm", values="gain").dropna()
@@ -112,14 +113,14 @@ def _norm_or_gain(table: pd.DataFrame) -> str:
         f"{norm} at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
         for norm in wide.columns.drop("Scale")
     )
-    return f"A larger mean gain than Scale, the learned gain alone: {counts}."
+    return f"Norms with a larger mean gain than Scale, the learned gain alone: {counts}."
 
 
-def _gains(rows: pd.DataFrame) -> str:
-    return join_words(_gain(row) for row in rows.itertuples())
+def _gains_text(rows: pd.DataFrame) -> str:
+    return join_words(_gain_text(row) for row in rows.itertuples())
 
 
-def _gain(row: Any) -> str:
+def _gain_text(row: Any) -> str:
     unit = "pp" if row.unit == "points" else row.unit
     site = SYMBOLS.get(row.site, row.site)
     return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"
@@ -127,17 +128,18 @@ def _gain(row: Any) -> str:
 
 def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
     """Return the answers to the three guesses of notebook 15: whether the norm uses later
-    positions, where it is better, and what it costs.
+    positions, where the norm is better than the norm it is compared with, and what it costs.
 
-    sentences: topic → sentences of a card.
+    sentences: topic → sentences of the norm's card.
     """
     return numbered_list(" ".join(sentences[topic]) for topic in ("causal", "better", "costs"))
 
 
 def card_in_short(sentences: Mapping[str, Sequence[str]], basis: str) -> str:
-    """Return the answer of notebook 15: where the norm is better, and where it must not be used.
+    """Return the answer of notebook 15: where the norm is better than the norm it is compared with,
+    and where it must not be used.
 
-    sentences: topic → sentences of a card.
+    sentences: topic → sentences of the norm's card.
     """
     topics = ("same", "better", "best", "causal", "faults", "notes")
     lines = [f"- {sentence}" for topic in topics for sentence in sentences[topic]]

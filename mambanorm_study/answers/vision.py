@@ -17,10 +17,11 @@ NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
 
 
 def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """Return the answer of notebook 09: for each task the best pair, before against after the SSM,
-    the norm after the SSM, and the proposal.
+    """Return the answer of notebook 09: for each task the best pair, whether the site before or
+    after the SSM is ahead, the accuracy by norm after the SSM, and the gain of the proposed arm.
 
-    grid: the runs of the 6×6 grid. steps: `tables.paired_steps` of the proposal taken apart.
+    grid: the runs of the 6×6 grid. steps: the frame of `run_tables.paired_steps` for the step from
+    LN→LN to NormVary→LN and for its parts.
     """
     lines = []
     for task, of_task in runs.groupby("task", sort=False):
@@ -52,8 +53,8 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
 
 
 def site_counts(frame: pd.DataFrame) -> str:
-    """Return for how many norms "after" is ahead of "before" on one task: "2 of 5 norms (interval
-    above zero: 0, below: 1)".
+    """Return for how many norms the site after the SSM has a higher mean than the site before it,
+    on one task: "2 of 5 norms (interval above zero: 0, below: 1)".
     """
     rows = pd.concat([paired(frame, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS])
     clear = f"interval above zero: {(rows.low > 0).sum()}, below: {(rows.high < 0).sum()}"
@@ -61,8 +62,8 @@ def site_counts(frame: pd.DataFrame) -> str:
 
 
 def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy in per cent by task and seed (rows) and N₂ (columns), as a mean over the
-    other four norms before the SSM.
+    """Return the test accuracy in per cent by task and seed (rows) and N₂ (columns), averaged over
+    the four other norms as N₁.
     """
     mixed = pairs_only(grid).query("n1 in @NORMS and n2 in @NORMS and n1 != n2")
     return 100 * mixed.pivot_table(index=["task", "seed"], columns="n2", values="test_accuracy")

@@ -55,7 +55,7 @@ def explore(options: argparse.Namespace) -> int:
     serve(
         options.port,
         open_browser=not options.no_browser,
-        tell=lambda address: print(message.format(address), flush=True),
+        announce=lambda address: print(message.format(address), flush=True),
     )
     return 0
 

@@ -1,20 +1,20 @@
-"""Figures: data in, a matplotlib Figure out, one function per figure.
+"""Functions that take data and return a matplotlib Figure, one function per figure.
 
-    accuracy.py       Figures 1 and 5 to 8, Table 2, the halves of IN, latency
-    panels.py         the panels of test accuracy that these share
-    comparisons.py    the 6×6 grid, paired differences, gains of further sites, the card of a norm
-    lines.py          lines over steps, learning rates and severities; training curves; mistakes
-    inside.py         Figures 9 and 10, Appendix B, NormVary's mixture
+    accuracy.py       Figures 1 and 5 to 8, Table 2, IN and its two halves, latency
+    panels.py         panels of test accuracy, which several figures use
+    comparisons.py    the 6×6 grid, paired differences, gains at further sites, a norm's card
+    lines.py          lines over learning rates, depths and severities; training curves; mistakes
+    inside.py         Figures 9 and 10, Appendix B, the weights that NormVary learns
     lessons.py        the small experiments of mambanorm_study.lessons
     diagrams.py       Figures 2, 3 and 4, the cross-scan
     sheet.py          the norms on one A4 page
-    verdicts.py       claims with their verdicts
+    verdicts.py       verdicts on the claims
     colours.py        all colours, markers and dashes
-    style.py          sizes, captions, how a figure shows itself
+    style.py          sizes, titles and captions, and the class StudyFigure
 
-Nothing here trains, shows or saves. Every function returns a Figure that a notebook displays as the
-value of a cell. A figure's file is imported on first use, so that drawing without seaborn does not
-wait for it.
+These functions train nothing, and only `save_sheet` writes a file. Each `fig_…` function returns a
+Figure, which a notebook displays as the value of a cell. A file is imported when one of its
+functions is first used, so that figures without seaborn need not wait for its import.
 """
 
 from mambanorm.lazy import attach

@@ -1,10 +1,11 @@
-"""The paper's figures of accuracy (Figures 1 and 5 to 8, Table 2), the parts of IN, and latency.
+"""The paper's figures of accuracy (Figures 1 and 5 to 8, Table 2), and figures of IN's two halves
+and of latency.
 
-Each function takes a run frame (see `load_runs`) and returns a figure with one panel per task.
-Small dots are seeds. Bars and large dots are means, thin lines ± one standard deviation. White
-diamonds are the runs of `fresh`, a run frame of the reader's own runs (see `replicate`). Numbers
-that the paper prints have their own panel. The paper's tasks differ from ours, so compare the
-pattern, not the level.
+Each function takes a run frame (see `load_runs`) and, except `fig_latency`, returns a figure with
+one panel per task. Small dots are seeds. Bars and large dots are means over the seeds, thin lines
+± one standard deviation. White diamonds are the runs in `fresh`, a run frame of the reader's own
+runs (see `replicate`). The numbers that the paper prints are in a separate panel. The paper's tasks
+differ from ours, so compare the pattern of the bars, not their level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +30,9 @@ from mambanorm_study.figures.panels import (
     AFTER_SSM,
     TEST_ACCURACY,
     arm_panels,
+    fresh_in_percent,
     norm_ticks,
-    scored,
-    scored_fresh,
+    select_runs,
     task_panels,
 )
 from mambanorm_study.figures.style import (
@@ -40,7 +41,7 @@ from mambanorm_study.figures.style import (
     fresh_note,
     jitter,
     new_figure,
-    short,
+    short_label,
     styled,
     write_above,
 )
@@ -60,11 +61,11 @@ GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
 @styled
 def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 1: every arm, grouped by whether it has no norm, one type of norm, or two."""
-    runs = scored(frame).dropna(subset="percent")
+    """Return Figure 1: the test accuracy of the arms, grouped by their number of types of norm."""
+    runs = select_runs(frame).dropna(subset="percent")
     types = runs.arm.map(lambda arm: len(set(Arm.parse(arm).norms) - {"None"}))
     runs = runs.assign(x=types.clip(upper=2))
-    fresh_runs = scored_fresh(fresh, runs)
+    fresh_runs = fresh_in_percent(fresh, runs)
     fig, panels = task_panels(frame, chance=False, height=4.3)
     for (task, x), of_group in runs.groupby(["task", "x"]):
         _draw_group(panels[task], x, of_group, fresh_runs[fresh_runs.task == task])
@@ -82,22 +83,25 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
 
 
 def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame) -> None:
-    """Draw the arms of one group around x, ordered by their means, and name the best arm."""
+    """Draw the arms of one group around x in the order of their means; label the best arm."""
     colour = list(GROUPS.values())[x]
     means = runs.groupby("arm").percent.mean().sort_values()
     x_of_arm = pd.Series(x + jitter(len(means), 0.62), means.index)
-    seeds, large = dict(markersize=2.4, alpha=0.45, zorder=2), dict(markersize=6, zorder=3)
-    ax.plot(runs.arm.map(x_of_arm), runs.percent, "o", color=colour, **seeds)
-    ax.plot(x_of_arm, means, "o", color=colour, markeredgecolor="white", **large)
+    seed_style, mean_style = (
+        dict(markersize=2.4, alpha=0.45, zorder=2),
+        dict(markersize=6, zorder=3),
+    )
+    ax.plot(runs.arm.map(x_of_arm), runs.percent, "o", color=colour, **seed_style)
+    ax.plot(x_of_arm, means, "o", color=colour, markeredgecolor="white", **mean_style)
     fresh = fresh[fresh.arm.isin(means.index)]
     ax.plot(fresh.arm.map(x_of_arm), fresh.percent, **fresh_marker(size=3.5))
     ax.hlines(means.mean(), x - 0.4, x + 0.4, color=colour, linewidth=1.4, alpha=0.8)
-    best = f"{short(means.index[-1])}\n{percent(means.iloc[-1] / 100)}"
+    best = f"{short_label(means.index[-1])}\n{percent(means.iloc[-1] / 100)}"
     write_above(ax, x, runs.percent.max(), best, 8)
 
 
-def _printed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers that the paper prints for these arms, as runs of one more task."""
+def _paper_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the paper's numbers for the arms in `runs`, as runs of a task of the paper."""
     kind = paper_kind(runs)
     values = paper_values(kind).drop_duplicates(["task", "arm"])
     values = values[(values.task == MAIN_TASKS[kind]) & values.arm.isin(runs.arm)]
@@ -105,7 +109,7 @@ def _printed(runs: pd.DataFrame) -> pd.DataFrame:
     return values.assign(task=task, percent=100 * values.accuracy, seed=np.nan, chance=np.nan)
 
 
-def _beside_paper(
+def _bars_beside_paper(
     runs: pd.DataFrame,
     fresh: pd.DataFrame | None,
     norms: Sequence[str],
@@ -115,46 +119,48 @@ def _beside_paper(
     label: str,
     section: str,
 ) -> StudyFigure:
-    """Return bars of the arms, with the paper's numbers for these arms in a panel on the right.
+    """Return bars of the arms' test accuracy; the panel on the right has the paper's numbers.
 
-    norms: the ticks of the x axis. groups: legend entry → style; the first is for arms with a norm
-    before the SSM, the last for all other arms. An arm whose norm is not in `norms` is a red line.
-    section: the section of the paper that prints most of its numbers; the caption names the numbers
-    of other sections.
+    norms: the ticks of the x axis. groups: legend entry → style of its bars; the first entry is for
+    arms with a norm before the SSM, the last for all other arms. An arm whose norm is not in
+    `norms` is drawn as a red line at its mean. section: the section of the paper that prints most
+    of these numbers; the caption names the arms whose numbers are from other sections.
     """
-    paper = _printed(runs)
-    every = pd.concat([runs, paper])
-    arms = every.arm.map(Arm.parse)
+    paper = _paper_runs(runs)
+    all_runs = pd.concat([runs, paper])
+    arms = all_runs.arm.map(Arm.parse)
     norm = [arm.n2 if arm.n1 == "None" else arm.n1 for arm in arms]
     names = list(groups)
     group = [names[-1] if arm.n1 == "None" else names[0] for arm in arms]
-    every = every.assign(tick=norm, norm=norm, group=group)
-    shown, apart = every[every.tick.isin(norms)], 0.4 * (len(groups) - 1)
-    fig, panels = arm_panels(shown, fresh, norms, groups, label, bar=True, apart=apart)
+    all_runs = all_runs.assign(tick=norm, norm=norm, group=group)
+    bar_runs, group_distance = all_runs[all_runs.tick.isin(norms)], 0.4 * (len(groups) - 1)
+    fig, panels = arm_panels(
+        bar_runs, fresh, norms, groups, label, bar=True, group_distance=group_distance
+    )
     for bar in panels[paper.task.iloc[0]].patches:
         x, height = bar.get_x() + bar.get_width() / 2, bar.get_height()
         write_above(bar.axes, x, height, f"{height:.1f}", 6.8, (0, 2), GREY)
-    without = every[~every.tick.isin(norms)]
-    for task, level in without.groupby("task").percent.mean().items():
+    no_norm_runs = all_runs[~all_runs.tick.isin(norms)]
+    for task, level in no_norm_runs.groupby("task").percent.mean().items():
         panels[task].axhline(level, color=NO_NORM, linewidth=1, zorder=1)
-    elsewhere = paper[paper.section != section]
-    others = [f"{short(row.arm)} from {row.section}" for row in elsewhere.itertuples()]
+    other_sections = paper[paper.section != section]
+    sources = [f"{short_label(row.arm)} from {row.section}" for row in other_sections.itertuples()]
     return finish(
         fig,
         title,
         describe_frame(runs),
-        "red line: no norm" if len(without) else "",
+        "red line: no norm" if len(no_norm_runs) else "",
         fresh_note(fresh),
         "dotted: chance",
-        f"paper: {', '.join([PATTERN_ONLY, *others])}",
+        f"paper: {', '.join([PATTERN_ONLY, *sources])}",
     )
 
 
 @styled
 def fig_type(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 5: the same norm before and after the SSM, beside the paper's numbers."""
-    return _beside_paper(
-        scored(frame, [f"{norm}>SSM>{norm}" for norm in PAPER_NORMS]),
+    """Return Figure 5: arms with the same norm at both sites, beside the paper's numbers."""
+    return _bars_beside_paper(
+        select_runs(frame, [f"{norm}>SSM>{norm}" for norm in PAPER_NORMS]),
         fresh,
         PAPER_NORMS,
         {"both": dict(alpha=0.9)},
@@ -166,13 +172,13 @@ def fig_type(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> Study
 
 @styled
 def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 6 and Table 1: each norm before and after the SSM, beside the paper's numbers.
+    """Return Figure 6 and Table 1: each norm before or after the SSM, beside the paper's numbers.
 
-    The red line is the arm without a norm.
+    A bar is an arm with one norm. The red line is the arm without a norm.
     """
     arms = [arm for norm in NORM_CHOICES for arm in (f"{norm}>SSM>None", f"None>SSM>{norm}")]
-    return _beside_paper(
-        scored(frame, ["None>SSM>None", *arms]),
+    return _bars_beside_paper(
+        select_runs(frame, ["None>SSM>None", *arms]),
         fresh,
         NORM_CHOICES,
         {"before the SSM": dict(alpha=0.4), "after the SSM": dict(alpha=0.9)},
@@ -184,32 +190,35 @@ def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
 
 @styled
 def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 7: for each N2, one type at both sites against the best combination.
+    """Return Figure 7: for each N2, the arm N2→N2 against the best arm with another norm as N1.
 
-    The best combination has the highest validation accuracy; the figure shows test accuracy.
+    The best arm ("best combination") has the highest mean validation accuracy. The figure shows
+    test accuracy.
     """
-    runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES])
+    runs = select_runs(frame, [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES])
     combinations = runs[runs.n1 != runs.n2].groupby(["task", "n2"])
     best = {(task, choose(of_n2, task)) for (task, _), of_n2 in combinations}
     is_best = np.array([pair in best for pair in zip(runs.task, runs.arm, strict=True)])
     groups = {"single: N₂→N₂": dict(markerfacecolor="white"), "best combination, its N₁ above": {}}
     single, combination = groups
     group = np.where(is_best, combination, single)
-    drawn = runs.assign(tick=runs.n2, norm=runs.n2, group=group)[is_best | (runs.n1 == runs.n2)]
-    fig, panels = arm_panels(drawn, fresh, NORM_CHOICES, groups, AFTER_SSM, join="tick")
+    drawn_runs = runs.assign(tick=runs.n2, norm=runs.n2, group=group)[
+        is_best | (runs.n1 == runs.n2)
+    ]
+    fig, panels = arm_panels(drawn_runs, fresh, NORM_CHOICES, groups, AFTER_SSM, join="tick")
     for (task, n1, n2), rows in runs[is_best].groupby(["task", "n1", "n2"]):
         write_above(panels[task], NORM_CHOICES.index(n2) + 0.2, rows.percent.max(), n1, 7.5)
     for ax in panels.values():
         ax.margins(y=0.1)
     kind = paper_kind(runs)
     values = paper_values(kind).query("source == 'Figure 7'")
-    numbers = [f"{short(row.arm)} {100 * row.accuracy:.1f} %" for row in values.itertuples()]
+    numbers = [f"{short_label(row.arm)} {100 * row.accuracy:.1f} %" for row in values.itertuples()]
     return finish(
         fig,
         "One type, or the best pair?",
         describe_frame(runs, "means and seeds"),
         "large dots: means, small: seeds",
-        "N₁ chosen on validation, shown on test",
+        "N₁ chosen by validation accuracy",
         fresh_note(fresh),
         f"paper, {MAIN_TASKS[kind]}: {', '.join(numbers)} ({PATTERN_ONLY})",
     )
@@ -217,9 +226,9 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
 
 @styled
 def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
-    """Return Figure 8: for each N2, a box plot of the means of the arms with another norm as N1."""
+    """Return Figure 8: for each N2, a box plot of the mean accuracies of all arms with N1 ≠ N2."""
     arms = [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES if n1 != n2]
-    runs = scored(frame, arms)
+    runs = select_runs(frame, arms)
     fig, panels = task_panels(runs, chance=False)
     means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm")
     means["percent"] = 100 * means["mean"]
@@ -240,7 +249,7 @@ def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
 
 
 def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
-    """Draw a box for each N2 and, in it, a dot for each N1."""
+    """Draw one box per N2, and in each box one dot per N1."""
     ax.boxplot(
         [means.percent[means.n2 == n2] for n2 in NORM_CHOICES],
         positions=range(len(NORM_CHOICES)),
@@ -266,15 +275,17 @@ def fig_validation(
     *,
     fresh: pd.DataFrame | None = None,
 ) -> StudyFigure:
-    """Return the arms of Table 2: accuracy against N2, one line for each N1.
+    """Return the test accuracy of the arms of Table 2 over N2, one line per N1.
 
-    The lines are parallel if the effect of one norm does not depend on the other.
+    n1s: the norms before the SSM. The lines are parallel if the effect of N1 does not depend on N2.
     """
     n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
-    runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
-    drawn = runs.assign(tick=runs.n2, group=runs.n1, norm=runs.n1)
+    runs = select_runs(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
+    drawn_runs = runs.assign(tick=runs.n2, group=runs.n1, norm=runs.n1)
     groups = {n1: {} for n1 in n1s}
-    fig, _ = arm_panels(drawn, fresh, n2s, groups, AFTER_SSM, join="group", apart=0.24)
+    fig, _ = arm_panels(
+        drawn_runs, fresh, n2s, groups, AFTER_SSM, join="group", group_distance=0.24
+    )
     return finish(
         fig,
         "Whose gain is it: N₁'s or N₂'s?",
@@ -287,9 +298,10 @@ def fig_validation(
 
 @styled
 def fig_halves(frame: pd.DataFrame) -> StudyFigure:
-    """Return bars of the test accuracy of each part of IN, one panel per task.
+    """Return bars of the test accuracy of IN, of each half of IN, and of three other arms.
 
-    frame: from `instance_norm_parts.with_parts`, with the column `part`.
+    The halves subtract the mean and divide by the standard deviation. frame: the run frame that
+    `instance_norm_parts.with_parts` returns, with the column `part`.
     """
     check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
     whole, half = "a whole norm", "one half of IN alone"
@@ -302,22 +314,27 @@ def fig_halves(frame: pd.DataFrame) -> StudyFigure:
     )
     groups = {whole: dict(alpha=0.9), half: dict(alpha=0.4, hatch="//")}
     label = "norm before and after the SSM"
-    fig, _ = arm_panels(runs, None, list(runs.tick.unique()), groups, label, bar=True, apart=0)
+    fig, _ = arm_panels(
+        runs, None, list(runs.tick.unique()), groups, label, bar=True, group_distance=0
+    )
     return finish(fig, "What does IN take away?", describe_frame(frame), "dotted: chance")
 
 
 @styled
 def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> StudyFigure:
-    """Return accuracy against the time of a forward pass, one panel for each number of rows.
+    """Return test accuracy against the time of a forward pass, one panel per batch size.
 
-    latency: columns arm, rows, ms (median), low and high (quartiles). The lines of a dot are the
-    quartiles of the time and the 95 % t-interval of the accuracy over the seeds.
+    latency: a frame with the columns arm, rows (batch size), ms (median), low and high (quartiles).
+    The horizontal line of a marker spans the quartiles of the time, the vertical line the 95 %
+    t-interval of the accuracy over the seeds.
     """
     check_frame(runs)
     panels = list(latency.groupby("rows"))
     fig, axes = new_figure(1, len(panels), height=3.6, sharey=True)
     styles = arm_styles(list(runs.arm.unique()))
-    markers = dict(zip(styles, "oDs^vP*Xhp<>dH8", strict=False))  # styles repeat a norm's marker
+    markers = dict(
+        zip(styles, "oDs^vP*Xhp<>dH8", strict=False)
+    )  # `styles` gives arms of one norm the same marker
     for ax, (n, times) in zip(axes[0], panels, strict=True):
         for time in times[times.arm.isin(runs.arm)].itertuples():
             score = 100 * runs.test_accuracy[runs.arm == time.arm]
@@ -326,7 +343,7 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> StudyFigure:
                 score.mean(),
                 xerr=[[time.ms - time.low], [time.high - time.ms]],
                 yerr=score.mean() - t_interval(score)[0],
-                label=short(time.arm),
+                label=short_label(time.arm),
                 color=styles[time.arm]["color"],
                 marker=markers[time.arm],
                 markersize=6.5,

@@ -1,7 +1,7 @@
 """Every colour of the kit, and the marker and dash of each norm and arm.
 
 The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can
-distinguish. Colour never carries a meaning alone: marker, dash or hatch repeats it.
+distinguish. No meaning depends on colour alone: a marker, dash or hatch shows it too.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ import numpy as np
 
 from mambanorm.arms import Arm
 
-# Registry name → colour, and the marker for readers who do not see the colour. No two norms share
-# a marker. Any two colours differ by at least 10 in CIEDE2000, for normal colour vision and for
+# Name of a norm → colour, and marker for readers who do not see the colour. No two norms have the
+# same marker. Any two colours differ by at least 10 in CIEDE2000, for normal colour vision and for
 # each dichromacy as simulated by Machado et al. 2009. A test computes the distances.
 LOOKS = {
     "None": ("#5F5F5F", r"$\emptyset$"),
@@ -39,10 +39,11 @@ PALETTE = {name: colour for name, (colour, _) in LOOKS.items()}
 MARKERS = {name: marker for name, (_, marker) in LOOKS.items()}
 
 INDIGO, TEAL = "#5D5FA8", "#3E7D7A"
-# For norms that are registered later, and for labels that name neither a norm nor an arm.
+# Colours for norms without an entry in LOOKS, and for labels that are neither a norm nor an arm.
 SPARE_COLOURS = (INDIGO, "#7A5C3E", TEAL, "#A23B4B", "#6B8E23")
 
-# Figure 1's red, yellow and blue. The yellow is darker than the paper's, because RMSN is yellow.
+# Figure 1's red, yellow and blue. The yellow is darker than the paper's yellow, because RMSN is
+# drawn in yellow.
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
 BEST = "#C2188F"
 
@@ -50,7 +51,7 @@ WHITE, INK, GREY, PALE = "#FFFFFF", "#2B2B2B", "#767676", "#E9E9E9"
 AXIS_GREY, BOX_GREY, BAR_GREY = "#9A9A9A", "#8A8A8A", "#B9B9B9"
 DARK_GREY, SSM_GREY, CELL_GREY = "#505050", "#3B3F46", "#F6F6F4"
 
-# The word of a verdict → its colour, which is readable on white and under white text.
+# Word of a verdict → colour, which is readable as text on white and as background of white text.
 WORD_COLOURS = {
     "supported": COMBINATION,
     "no gain": "#6B4FA0",
@@ -91,21 +92,21 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def norm_colour(name: str) -> str:
-    """Return the colour of a norm. A norm without an entry always gets the same spare colour."""
+    """Return the colour of a norm, or a spare colour that depends on the name if LOOKS lacks it."""
     return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
 
 
 def norm_marker(name: str) -> str | tuple[int, int, int]:
-    """Return the marker of a norm; a norm without an entry has a round one."""
+    """Return the marker of a norm; "o" for a norm without an entry in LOOKS."""
     return MARKERS.get(name, "o")
 
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
     """Return the line style (colour, marker, dash) of each label, for `Axes.plot`.
 
-    An arm has the colour and marker of its N2, or of its N1 where N2 is None. Labels that share
-    them differ in their dashes. Arms with further sites have hollow markers. The name of a norm has
-    that norm's colour and marker; any other label has a spare colour.
+    An arm has the colour and marker of its N2, or of its N1 if N2 is None. Labels with the same
+    marker have different dashes. Arms with norms at further sites have hollow markers. A label that
+    is the name of a norm has that norm's colour and marker; any other label has spare ones.
     """
     styles, uses = {}, Counter()
     for i, label in enumerate(labels):
@@ -130,12 +131,12 @@ def _colour_and_marker(label: str, i: int) -> dict:
 
 
 def dash(i: int) -> str | tuple[int, tuple[float, ...]]:
-    """Return the dashes of the i-th line of one colour; no two are alike."""
+    """Return the dash pattern of the i-th line of one colour; every i has a different pattern."""
     return DASHES[i] if i < len(DASHES) else (0, (i, 1.5, 1, 1.5))
 
 
 def ink_on(colour: str) -> str:
-    """Return white or INK, whichever has the higher contrast (WCAG 2) on a ground of `colour`."""
+    """Return the text colour, white or INK, with the higher contrast (WCAG 2) on `colour`."""
     ground = luminance(colour) + 0.05
     return "white" if 1.05 / ground > ground / (luminance(INK) + 0.05) else INK
 
@@ -148,7 +149,7 @@ def luminance(colour: str) -> float:
 
 
 def fresh_marker(colour: str = INK, size: float = 6) -> dict:
-    """Return the style of a reader's fresh run beside recorded runs: a white diamond."""
+    """Return the marker style of the reader's own runs, a white diamond with a coloured edge."""
     return dict(
         marker="D",
         markersize=size,

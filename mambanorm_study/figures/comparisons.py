@@ -23,7 +23,7 @@ from mambanorm_study.figures.colours import (
     norm_colour,
     norm_marker,
 )
-from mambanorm_study.figures.panels import AFTER_SSM, TEST_ACCURACY, scored, scored_fresh
+from mambanorm_study.figures.panels import AFTER_SSM, TEST_ACCURACY, fresh_in_percent, select_runs
 from mambanorm_study.figures.style import (
     StudyFigure,
     difference_axis,
@@ -31,7 +31,7 @@ from mambanorm_study.figures.style import (
     fresh_note,
     jitter,
     new_figure,
-    short,
+    short_label,
     sns,
     styled,
 )
@@ -44,14 +44,15 @@ from mambanorm_study.tables.run_tables import by_seed, check_frame, describe_fra
 def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
     """Return the grid N1 × N2 of one task, with mean and sd of the test accuracy in each cell.
 
-    A diamond is the mean of the fresh runs. Raises ValueError if the frame has no runs of the task.
+    The number after a diamond is the mean of the runs in `fresh`. Raises ValueError if the frame
+    has no runs of the task.
     """
     check_frame(frame)
     if task not in set(frame.task):
         raise unknown("task of this frame", task, frame.task.unique())
     arms = [f"{n1}>SSM>{n2}" for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
-    runs = scored(frame[frame.task == task], arms)
-    fresh_means = scored_fresh(fresh, runs).query("task == @task").groupby("arm").percent.mean()
+    runs = select_runs(frame[frame.task == task], arms)
+    fresh_means = fresh_in_percent(fresh, runs).query("task == @task").groupby("arm").percent.mean()
     table = summarize(runs, ["n1", "n2", "arm"])
     table["text"] = [_cell_text(row, fresh_means.get(row.arm)) for _, row in table.iterrows()]
     cells = table.pivot(index="n1", columns="n2", values=["mean", "text"])
@@ -66,7 +67,8 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         annot_kws=dict(fontsize=8, color=INK),
         fmt="",
         ax=ax,
-        cmap=list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))),  # all paler than ink
+        # all colours are paler than the text
+        cmap=list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))),
         vmin=np.nanquantile(means, 0.1),
         linewidths=2,
         cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9, extend="min"),
@@ -82,13 +84,15 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         f"Every pair on {task}",
         describe_frame(runs),
         fresh_note(fresh),
-        "palest: the lowest tenth, framed: the best mean",
+        "palest cells: the lowest tenth, frame: the best mean",
         "blank: not run" if means.isna().any(axis=None) else "",
     )
 
 
 def _cell_text(row: pd.Series, fresh_mean: float | None) -> str:
-    """Return the lines of one cell: fresh mean, mean, sd, and how many runs diverged."""
+    """Return the text of a cell: the mean of the reader's own runs, if any, and the mean, the sd
+    and the number of diverged runs in `row`.
+    """
     lines = [] if fresh_mean is None else [f"◇ {fresh_mean:.1f}"]
     lines.append(rf"$\mathbf{{{100 * row['mean']:.1f}}}$")
     lines.append(f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed")
@@ -103,10 +107,11 @@ def fig_pairs(
 ) -> StudyFigure:
     """Return a forest plot of paired differences, one panel per task.
 
-    table: rows of `run_tables.paired`; where its column `unit` is not "pp", the differences are of
-    a loss. caption: scale and seeds. The large dot is filled if the 95 % interval excludes zero.
-    Small dots are seeds, diamonds are differences of two fresh runs with one seed. Raises
-    ValueError for a table without rows.
+    table: rows of `run_tables.paired`, for arms a and b. If its column `unit` is not "pp", a
+    difference says by how much the test loss of a is below the test loss of b. caption: scale and
+    seeds. A large dot is a mean, filled if its 95 % interval excludes zero. Small dots are seeds.
+    Diamonds are differences between two runs in `fresh` with the same seed. Raises ValueError for a
+    table without rows.
     """
     if table.empty:
         raise ValueError(
@@ -128,13 +133,13 @@ def fig_pairs(
         f"large dots: means, {lines}small dots: seeds",
         "blue: above zero, red: below, grey and open: the interval contains zero" if lines else "",
         "not corrected for several comparisons" if len(table) > 1 else "",
-        "differences within a seed",
+        "differences between runs with the same seed",
         fresh_note(fresh) if any(fresh_differences) else "",
     )
 
 
 def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
-    """Draw the differences of one task, one row per pair. Return True if an interval is cut."""
+    """Draw the differences of one task, a row per pair. Return True if an interval is cut off."""
     for y, row in enumerate(rows.itertuples()):
         is_open = row.colour == GREY
         draw_estimate(
@@ -150,11 +155,11 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
         )
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
-    # the interval of two seeds is so wide that it would hide the seeds
+    # an interval from two seeds may be so wide that the dots of the seeds would coincide
     is_cut = rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed
     if is_cut:
         ax.set_xlim(-2 * furthest_seed, 2 * furthest_seed)
-    pairs = [f"{short(row.a)}  −  {short(row.b)}" for row in rows.itertuples()]
+    pairs = [f"{short_label(row.a)}  −  {short_label(row.b)}" for row in rows.itertuples()]
     ax.set_yticks(range(len(rows)), pairs)
     unit = rows["unit"].iloc[0] if "unit" in rows else "pp"
     label = "difference in test accuracy (percentage points)"
@@ -165,9 +170,9 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
 
 
 def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
-    """Return a − b of the fresh runs of a row's two arms, one for each seed, in the row's unit.
+    """Return the differences row.a − row.b of runs in `fresh`, one per seed, in the row's unit.
 
-    The list is empty if one of the two arms has no fresh run.
+    The list is empty if `fresh` lacks one of the two arms.
     """
     if fresh is None or not {row.a, row.b} <= set(fresh.arm[fresh.task == row.task]):
         return []
@@ -182,11 +187,12 @@ def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
 def fig_site_gains(
     table: pd.DataFrame, caption: str, *, fresh: pd.DataFrame | None = None
 ) -> StudyFigure:
-    """Return what a norm at one further site gains over Mamba's arm RMSN→None, one panel per task.
+    """Return the gain of a norm at one further site over Mamba's RMSN→None, one panel per task.
 
-    table: rows of `contrasts.site_gains`. caption: scale and seeds. Each norm has its marker, which
-    is the mean with its 95 % t-interval, and filled if the interval excludes zero. Small dots are
-    seeds, diamonds are gains of the fresh runs. Raises ValueError for a table without rows.
+    table: rows of `contrasts.site_gains`. caption: scale and seeds. A large marker is a mean gain
+    with its 95 % t-interval; the shape of the marker shows the norm, and the marker is filled if
+    the interval excludes zero. Small dots are seeds, diamonds are gains in `fresh`. Raises
+    ValueError for a table without rows.
     """
     if table.empty:
         raise ValueError(
@@ -220,13 +226,13 @@ def fig_site_gains(
 
 
 def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the gains of one task."""
+    """Draw the mean gains of one task, with their intervals and seeds."""
     for row in rows.itertuples():
         is_open = not (row.low > 0 or row.high < 0)
-        look = dict(marker=norm_marker(row.norm), is_open=is_open, below=0.1)
+        style = dict(marker=norm_marker(row.norm), is_open=is_open, below=0.1)
         fresh = row.per_seed_fresh if isinstance(row.per_seed_fresh, list) else ()
         interval = row.gain, row.low, row.high
-        draw_estimate(ax, row.y, *interval, norm_colour(row.norm), row.per_seed, fresh, **look)
+        draw_estimate(ax, row.y, *interval, norm_colour(row.norm), row.per_seed, fresh, **style)
     difference_axis(ax)
     unit = rows.unit.iloc[0]
     ax.set_xlabel("gain in test accuracy (points)" if unit == "points" else unit)
@@ -235,8 +241,8 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _norm_legend(fig: StudyFigure, norms: Iterable[str], title: str = "") -> None:
     """Add a legend with the colour and the marker of each norm."""
-    looks = {norm: dict(color=norm_colour(norm), marker=norm_marker(norm)) for norm in norms}
-    handles = [Line2D([], [], label=norm, linestyle="", **look) for norm, look in looks.items()]
+    styles = {norm: dict(color=norm_colour(norm), marker=norm_marker(norm)) for norm in norms}
+    handles = [Line2D([], [], label=norm, linestyle="", **style) for norm, style in styles.items()]
     fig.legend(handles=handles, loc="outside right upper", title=title)
 
 
@@ -249,20 +255,21 @@ def fig_card(
     name: str,
     caption: str = "",
 ) -> StudyFigure:
-    """Return the mean test accuracy of every arm, one panel per task.
+    """Return the figure of a norm's card: the mean test result of every arm, one panel per task.
 
-    The row of a dot says where the arm has its norm; arms of two norms are grey. means: task →
-    frame with the columns arm and mean. name: the norm whose arms are circled.
+    The row of a dot says where the arm has its norm. Arms with two norms or with a norm at a
+    further site are small grey dots. means: task → frame with the columns arm and mean (test
+    accuracy in per cent, or minus the test loss in bits). name: the norm whose arms are circled.
     """
     fig, axes = new_figure(1, len(means), height=3.1, sharey=True)
     arms = pd.concat(means, names=["task"]).reset_index("task")
     arms[["row", "norm"]] = [_row_and_norm(arm) for arm in arms.arm]
     for ax, (task, rows) in zip(axes[0], arms.groupby("task", sort=False), strict=True):
         for norm, dots in rows.groupby("norm", sort=False):
-            look = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
+            style = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
             if norm == TWO_NORMS:
-                look = dict(color=GREY, marker=".", markersize=4)
-            ax.plot(dots["mean"], dots.row, linestyle="", alpha=0.85, zorder=3, **look)
+                style = dict(color=GREY, marker=".", markersize=4)
+            ax.plot(dots["mean"], dots.row, linestyle="", alpha=0.85, zorder=3, **style)
         circled, circle = rows[rows.norm == name], dict(markerfacecolor="none", zorder=4)
         ax.plot(circled["mean"], circled.row, "o", markersize=14, markeredgecolor=INK, **circle)
         is_loss = (rows["mean"] < 0).all()
@@ -275,7 +282,7 @@ def fig_card(
 
 
 def _row_and_norm(arm: str) -> tuple[int, str]:
-    """Return the row of an arm in `fig_card`, and its only norm."""
+    """Return the row of an arm in `fig_card`, and the arm's only norm or TWO_NORMS."""
     n1, n2, further = Arm.parse(arm)
     if further or len({n1, n2} - {"None"}) > 1:
         return 3, TWO_NORMS

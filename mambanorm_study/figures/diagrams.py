@@ -1,8 +1,8 @@
 """Diagrams: the cells that share a statistic (Figure 2), the block (Figures 3 and 4), and the four
 directions of the cross-scan.
 
-All are drawn from the code: the registered norms with their `axes` and `causal`, the arm notation,
-and `cross_scan`. They show no training run, so their captions name no seeds.
+All diagrams are computed from the code: from the registered norms with their `axes` and `causal`,
+the arm notation, and `cross_scan`. They show no training runs, so their captions name no seeds.
 """
 
 import itertools
@@ -31,15 +31,15 @@ from mambanorm_study.figures.colours import (
 from mambanorm_study.figures.style import StudyFigure, finish, jitter, panel_grid, sns, styled
 from mambanorm_study.models.vision import DIRECTIONS, cross_scan
 
-SHAPE, GROUPS = (3, 5, 4), 2  # B, L, D of the drawn box, and its groups of channels
+SHAPE, GROUPS = (3, 5, 4), 2  # (B, L, D) of the drawn box of cells; number of groups of channels
 
 
-def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
+def influencing_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
     """Return a boolean mask (B, L, D) of the input cells that one output value depends on.
 
-    The output value is at the last channel of the last position of the first row; the cells are
-    those where its gradient is not zero. The mask is all False if the value depends on its own cell
-    only. training: the norm's mode.
+    The output value is at the last channel of the last position of the first row. It depends on the
+    cells where its gradient is not zero. The mask is all False if the value depends on the input
+    cell at the same place only. training: put the norm in train mode, else in eval mode.
     """
     norm = create_norm(name, SHAPE[2], groups=groups).double().train(training)
     draw = torch.Generator().manual_seed(0)
@@ -52,9 +52,9 @@ def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> n
 @styled
 def fig_axes() -> StudyFigure:
     """Return Figure 2: for each norm, the cells of (B, L, D) that share one statistic."""
-    fig, axes = panel_grid(len(NORMS), 7, row=1.8, more=0.7)
+    fig, axes = panel_grid(len(NORMS), 7, row_height=1.8, extra_height=0.7)
     for ax, name in zip(axes, NORMS, strict=True):
-        draw_cells(ax, moving_cells(name), norm_colour(name))
+        draw_cells(ax, influencing_cells(name), norm_colour(name))
         ax.set_title(name, fontsize=9, loc="center", weight="bold", pad=14)
         small = dict(transform=ax.transAxes, ha="center", fontsize=8)
         ax.text(0.5, 1.015, axes_text(name), color=GREY, **small)
@@ -73,19 +73,20 @@ def fig_axes() -> StudyFigure:
 
 
 def axes_text(name: str) -> str:
-    """Return the axes of a norm's statistics: `over B · L`."""
+    """Return the axes of a norm's statistics as text: "over B · L", or "no statistic"."""
     return "over " + " · ".join(NORMS[name].axes) if NORMS[name].axes else "no statistic"
 
 
 def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> None:
-    """Draw a box of cells (B, L, D): its front (L×D), top (L×B) and right (D×B) face.
+    """Draw the front (L×D), top (L×B) and right (D×B) face of a box of cells.
 
-    Cells that share the statistic have the colour. hatch: their hatching, for print without colour.
+    cells: mask (B, L, D) of the cells that share a statistic, which are drawn in `colour`. hatch: a
+    matplotlib hatch for these cells, for print without colour.
     """
     ax.set_axis_off()
     B, L, D = cells.shape
     right, up, back = np.array([1, 0]), np.array([0, 1]), np.array([0.45, 0.34])
-    faces = (  # corner, the two edges of a cell, which cells are shared, how dark they are
+    faces = (  # corner, the two edges of a cell, mask of shared cells, darkness (0 to 1)
         (0 * up, right, up, cells[0], 0.0),
         (D * up, right, back, cells[:, :, -1].T, 0.22),
         (L * right, up, back, cells[:, -1, :].T, 0.38),
@@ -106,14 +107,15 @@ def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> Non
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
 
-# Heights of the main branch, the gate, the residual, and what enters the SSM from below.
+# y of the main branch, the gate branch, the residual connection, and the norms of the SSM's inputs.
 MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 
 
 class Box(NamedTuple):
-    """One box of the flow diagram with its centre at x, y.
+    """One box of the flow diagram with its centre at (x, y).
 
-    Its text is a norm, an operation, ⊗ or ⊕ for a round sign, or – for a dashed box without a norm.
+    The text names a norm or an operation. A text ⊗ or ⊕ is drawn without a box. A text – means that
+    the site has no norm; its box is dashed.
     """
 
     text: str
@@ -122,38 +124,39 @@ class Box(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """The colour of its ground."""
+        """The fill colour."""
         norm = self.text.rpartition(": ")[2]
         ground = SSM_GREY if self.text == "SSM" else WHITE
         return norm_colour(norm) if norm in NORMS else ground
 
 
-# The main branch: key, text ("" = a norm), x. A box with + is drawn if the arm has a norm at this
-# further site, and moves the boxes after it to the right.
-LINE = (
+# Boxes of the main branch: key, text ("" means the arm's norm at this site), x. A box whose key
+# starts with + is drawn only if the arm has a norm at this further site. It moves the boxes after
+# it to the right.
+MAIN_BRANCH = (
     ("N1", "", 1.25), ("lin", "Lin", 2.75), ("conv", "Conv", 3.8), ("silu", "SiLU", 4.85),
     ("+conv", "", 4.85), ("ssm", "SSM", 5.9), ("N2", "", 7.05), ("times", "⊗", 8.15),
     ("+gated", "", 8.15), ("out", "Lin", 9.15), ("+branch", "", 9.15), ("plus", "⊕", 10.1),
     ("+residual", "", 10.1),
 )  # fmt: skip
-BRANCHES = (
+BRANCH_LABELS = (  # text, x, y
     ("residual", 5.25, TOP + 0.16),
     ("gate", 6.4, GATE + 0.16),
     ("main branch", 3.8, MAIN + 0.42),
 )
-INSIDE = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
+SSM_INPUTS = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
 
 
 def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
-    """Return key → box of the block of an arm, in the order of Eq. 1–3.
+    """Return the boxes of an arm's block by key; the main branch is first, in the order of Eq. 1–3.
 
-    The key of a further site is `+site`.
+    The key of the box of a further site is `+site`.
     """
     arm = Arm.parse(arm)
     norms = {"N1": arm.n1, "N2": arm.n2, **{f"+{site}": norm for site, norm in arm.more}}
     norms = {key: "–" if norm == "None" else norm for key, norm in norms.items()}
     boxes, shift = {}, 0.0
-    for key, text, x in LINE:
+    for key, text, x in MAIN_BRANCH:
         if key in norms or text:
             shift += 1.05 * key.startswith("+")
             boxes[key] = Box(norms.get(key, text), x + shift)
@@ -161,7 +164,7 @@ def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
     boxes["gate_silu"] = Box("SiLU", 4.85, GATE)
     if "+z" in norms:
         boxes["+z"] = Box(norms["+z"], 3.8, GATE)
-    inside = [site for site in INSIDE if f"+{site}" in norms]
+    inside = [site for site in SSM_INPUTS if f"+{site}" in norms]
     for site, offset in zip(inside, jitter(len(inside), 0.98 * (len(inside) - 1)), strict=True):
         text = f"{SYMBOLS.get(site, site)}: {norms[f'+{site}']}"
         boxes[f"+{site}"] = Box(text, boxes["ssm"].x + offset, BELOW)
@@ -182,7 +185,7 @@ def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
 
 
 def _draw_box(ax: Axes, key: str, box: Box, fontsize: float) -> None:
-    """Draw a box with its text, and the name of its site above it."""
+    """Draw a box with its text and, above the box of a norm, the name of the norm's site."""
     text, x, y = box
     if text in "⊗⊕":
         _write(ax, x, y, text, fontsize * 1.9)
@@ -224,24 +227,24 @@ def _draw_flow(ax: Axes, boxes: dict[str, Box]) -> None:
     line = [box for box in boxes.values() if box.y == MAIN]
     gate = sorted([box for box in boxes.values() if box.y == GATE], key=lambda box: box.x)
     for a, b in (*itertools.pairwise(line), *itertools.pairwise(gate)):
-        _arrow(ax, (a.x + _half(a), a.y), (b.x - _half(b), b.y))
+        _draw_arrow(ax, (a.x + _half_width(a), a.y), (b.x - _half_width(b), b.y))
     first, last, ssm = line[0], line[-1], boxes["ssm"].x
-    _arrow(ax, (0.1, MAIN), (first.x - _half(first), MAIN))
-    _arrow(ax, (last.x + _half(last), MAIN), (last.x + 0.85, MAIN))
+    _draw_arrow(ax, (0.1, MAIN), (first.x - _half_width(first), MAIN))
+    _draw_arrow(ax, (last.x + _half_width(last), MAIN), (last.x + 0.85, MAIN))
     for x in [box.x for box in boxes.values() if box.y == BELOW]:
-        _arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
+        _draw_arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
     fork, times, plus = 1.98, boxes["times"].x, boxes["plus"].x
-    _arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
-    _arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
-    _arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
+    _draw_arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
+    _draw_arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
+    _draw_arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
 
 
-def _half(box: Box) -> float:
-    """Return the distance from the centre of a box to the end of an arrow."""
+def _half_width(box: Box) -> float:
+    """Return the distance from the centre of a box to its left and right edge, where arrows end."""
     return 0.2 if box.text in "⊗⊕" else 0.39
 
 
-def _arrow(ax: Axes, *points: tuple[float, float]) -> None:
+def _draw_arrow(ax: Axes, *points: tuple[float, float]) -> None:
     """Draw a line through the points with an arrow head at its end."""
     x, y = zip(*points[:-1], strict=True)
     ax.plot(x, y, color=GREY, linewidth=1.0, solid_joinstyle="round", zorder=2)
@@ -255,17 +258,19 @@ def _arrow(ax: Axes, *points: tuple[float, float]) -> None:
 
 @styled
 def fig_block(*arms: str | Arm) -> StudyFigure:
-    """Return Figures 3 and 4: the Mamba block with the norms of each arm, one panel an arm."""
-    alone = len(arms) == 1
-    fig, axes = panel_grid(len(arms), 2, row=2.9 if alone else 1.6, more=0.0 if alone else 0.4)
+    """Return Figures 3 and 4: the Mamba block with the norms of an arm, one panel per arm."""
+    is_single = len(arms) == 1
+    fig, axes = panel_grid(
+        len(arms), 2, row_height=2.9 if is_single else 1.6, extra_height=0.0 if is_single else 0.4
+    )
     for ax, arm in zip(axes, arms, strict=True):
-        draw_block(ax, arm, fontsize=11 if alone else 7)
-        ax.set_title("" if alone else Arm.parse(arm).label)
-    for branch, x, y in BRANCHES:
-        _write(axes[0], x, y, branch, 8 if alone else 6, GREY)
+        draw_block(ax, arm, fontsize=11 if is_single else 7)
+        ax.set_title("" if is_single else Arm.parse(arm).label)
+    for branch, x, y in BRANCH_LABELS:
+        _write(axes[0], x, y, branch, 8 if is_single else 6, GREY)
     return finish(
         fig,
-        f"The block of arm {Arm.parse(arms[0])}" if alone else "Where a norm can stand",
+        f"The block of arm {Arm.parse(arms[0])}" if is_single else "Where a norm can stand",
         "Lin: linear projection · Conv: depth-wise convolution · SSM: selective scan",
         "N₁ feeds both branches, N₂ stands before the gate (Eq. 1–3)",
         "dashed: no norm" if any("None" in Arm.parse(arm) for arm in arms) else "",
@@ -274,10 +279,10 @@ def fig_block(*arms: str | Arm) -> StudyFigure:
 
 @styled
 def fig_cross_scan() -> StudyFigure:
-    """Return the order in which each direction of `cross_scan` reads the positions of an image."""
+    """Return a figure of the order in which each direction of `cross_scan` reads an image."""
     side = 4
     numbers = torch.arange(side**2).view(1, 1, side, side)
-    fig, axes = panel_grid(len(DIRECTIONS), 4, row=2.9)
+    fig, axes = panel_grid(len(DIRECTIONS), 4, row_height=2.9)
     for ax, name, order in zip(axes, DIRECTIONS, cross_scan(numbers)[0, :, 0], strict=True):
         sns.heatmap(
             1 + order.argsort().view(side, side),

@@ -1,7 +1,7 @@
-"""What happens inside a model: the paper's Figures 9 and 10, Appendix B, and NormVary's mixture.
+"""What happens inside a model: the paper's Figures 9 and 10, Appendix B, and NormVary's weights.
 
-`caption` says scale and seeds (`run_tables.describe_frame`). Norms and singular values have no
-unit, so their axes are in arbitrary units (a.u.).
+The parameter `caption` states scale and seeds (`run_tables.describe_frame`). Norms and singular
+values have no unit, so their axes are in arbitrary units (a.u.).
 """
 
 import numpy as np
@@ -26,8 +26,8 @@ from mambanorm_study.figures.style import (
     finish,
     log_axis,
     seeds_note,
-    short,
-    some_of,
+    short_label,
+    spaced_indices,
     styled,
 )
 from mambanorm_study.runs.weight_log import BLOCK_PARTS
@@ -45,7 +45,7 @@ PHASES = {
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "control, normalized": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
-# NormVary's members as the registry names their statistics (those of Eq. 11–12 are over D·L).
+# Registry names of NormVary's members; its LN and RMSN take statistics over D·L (Eq. 11–12).
 MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
 
 
@@ -53,10 +53,11 @@ MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary
 def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigure:
     """Return Figure 9: log₁₀ ‖y‖₂ of the median and the largest token after each block.
 
-    y is the residual stream in train mode; each arm has a panel. A line ends at a cross where a
-    block has tokens that are not finite. frame: `growth.norms_by_depth` of one task and one number
-    of layers; it may have the columns scale and seed. Raises ValueError for several tasks or
-    numbers of layers, and for an unknown phase.
+    y is the residual stream in train mode; each arm has a panel. A cross marks a block after which
+    some tokens are not finite; norms that are not finite are not drawn. frame: rows of
+    `growth.norms_by_depth` for one task and one number of layers; it may have the columns scale and
+    seed. phase: the value of the column `phase` that is drawn. Raises ValueError for several tasks
+    or numbers of layers, and for an unknown phase.
     """
     check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
     if phase not in frame.phase.unique():
@@ -65,7 +66,10 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
     for column in ("task", "n_layers"):
         values = frame[column].unique() if column in frame else []
         if len(values) > 1:
-            raise ValueError(f"the frame holds {column} {', '.join(map(str, values))}: draw one")
+            raise ValueError(
+                f"the frame has several values of {column}: {', '.join(map(str, values))}. "
+                "Select one"
+            )
     label = "log₁₀ ‖y‖₂ (a.u.)"
     norms = pd.concat(
         {arm: norm_quantiles(rows) for arm, rows in frame.groupby("arm", sort=False)},
@@ -73,8 +77,8 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
     )
     logs = np.log10(norms[["median", "largest"]].where(lambda n: (n > 0) & np.isfinite(n)))
     long = logs.reset_index().melt(["arm", "block"], var_name="token", value_name=label)
-    looks = {"median": dict(color=INK), "largest": dict(color=INDIGO, linestyle="--")}
-    fig, axes = line_panels(long, "block", label, "token", looks, panel="arm")
+    styles = {"median": dict(color=INK), "largest": dict(color=INDIGO, linestyle="--")}
+    fig, axes = line_panels(long, "block", label, "token", styles, panel="arm")
     for ax, arm in zip(axes, frame.arm.unique(), strict=True):
         blocks = norms.loc[arm].query("nonfinite > 0").index
         ax.plot(
@@ -97,23 +101,27 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
 
 @styled
 def fig_outputs(
-    frame: pd.DataFrame, inside: dict[str, dict[str, np.ndarray]], caption: str
+    frame: pd.DataFrame, arrays_by_run: dict[str, dict[str, np.ndarray]], caption: str
 ) -> StudyFigure:
     """Return Figure 9 at the end of training: log₁₀ ‖y‖₂ of the largest token after each block.
 
     y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel
     and each run a line, which is red and dashed if the run ended non-finite. frame: rows of a run
-    frame. inside: run_id → `ring_outputs` (steps, layers). Other runs are left out.
+    frame. arrays_by_run: run_id → arrays with `ring_outputs` (steps, layers). Runs without arrays
+    are left out.
     """
     label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
-    runs = frame[frame.run_id.isin(inside)]
+    runs = frame[frame.run_id.isin(arrays_by_run)]
     endings = runs.status.map({"diverged": "ended non-finite"}).fillna("ran to its end")
     failed = (runs.status == "diverged").groupby(runs.arm)
-    panels = {arm: f"{short(arm)}: {lost.sum()} of {len(lost)} failed" for arm, lost in failed}
+    panels = {
+        arm: f"{short_label(arm)}: {is_failed.sum()} of {len(is_failed)} failed"
+        for arm, is_failed in failed
+    }
     rows = [
         {"panel": panels[arm], "run_id": run_id, "ended": ended, "block": block, label: norm}
         for run_id, arm, ended in zip(runs.run_id, runs.arm, endings, strict=True)
-        for block, norm in enumerate(np.log10(inside[run_id]["ring_outputs"][-1]), start=1)
+        for block, norm in enumerate(np.log10(arrays_by_run[run_id]["ring_outputs"][-1]), start=1)
     ]
     fig, _ = line_panels(
         pd.DataFrame(rows),
@@ -144,16 +152,17 @@ def fig_singular_values(
 ) -> StudyFigure:
     """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
 
-    Each phase of the run has a line, unless a weight is not finite. phases: early, normal, failing
-    (or last) → singular values (layers, k). control: those of a normalized run at the failing step.
-    edges: the Marchenko–Pastur edges at initialisation (`diagnostics.out_proj_edges`).
+    Each phase of the run has a line, unless its singular values are not finite. phases: "early",
+    "normal", "failing" (or "last") → singular values (layers, k). control: the singular values of a
+    run with norms at the failing step. edges: the Marchenko–Pastur edges at initialisation
+    (`diagnostics.out_proj_edges`).
     """
-    every = {**phases, "control, normalized": control}
+    spectra = {**phases, "control, normalized": control}
     layers, label = len(next(iter(phases.values()))), "singular value of out_proj (a.u.)"
     rows = [
         {"block": f"block {layer + 1}", "phase": phase, "index": i, label: value}
-        for layer in some_of(layers, 6)
-        for phase, sigma in every.items()
+        for layer in spaced_indices(layers, 6)
+        for phase, sigma in spectra.items()
         for i, value in enumerate(np.sort(sigma[layer])[::-1], start=1)
     ]
     fig, axes = line_panels(
@@ -161,15 +170,15 @@ def fig_singular_values(
         "index",
         label,
         "phase",
-        {phase: PHASES[phase] for phase in every},
+        {phase: PHASES[phase] for phase in spectra},
         panel="block",
-        row=3.6,
+        row_height=3.6,
     )
     for ax in axes:
         for edge in edges:
             ax.axhline(edge, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
     log_axis(axes[0])
-    is_finite = np.isfinite(list(every.values())).all()
+    is_finite = np.isfinite(list(spectra.values())).all()
     return finish(
         fig,
         "Singular values",
@@ -182,10 +191,11 @@ def fig_singular_values(
 
 @styled
 def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str) -> StudyFigure:
-    """Return Appendix B: growth of the L2 norms of a block's parts, by depth, one panel per arm.
+    """Return the figure of Appendix B: growth of the L2 norm of each part of a block over depth.
 
-    Growth is the norm in the last snapshot divided by that in the first. arrays_by_arm: arm →
-    `step` (T,) and `part_norms` (T, layers, 4) of in_proj, conv1d, SSM and out_proj.
+    Growth is the norm in the last snapshot divided by the norm in the first. Each arm has a panel.
+    arrays_by_arm: arm → the arrays `step` (T,) and `part_norms` (T, layers, 4) of T snapshots. The
+    four parts are in_proj, conv1d, SSM and out_proj.
     """
     label = "L2 norm, last ÷ first"
     rows = [
@@ -194,18 +204,18 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
         for block, factors in enumerate(arrays["part_norms"][-1] / arrays["part_norms"][0], start=1)
         for part, factor in zip(BLOCK_PARTS, factors, strict=True)
     ]
-    looks = {
+    styles = {
         part: dict(color=INK if part == "out_proj" else GREY, marker=marker, linestyle=dash)
         for part, marker, dash in zip(BLOCK_PARTS, "osD^", DASHES[3::-1], strict=True)
     }
     fig, _ = line_panels(
-        pd.DataFrame(rows), "block", label, "part", looks, panel="arm", markevery=1
+        pd.DataFrame(rows), "block", label, "part", styles, panel="arm", markevery=1
     )
     return finish(
         fig,
         "How the weights have grown, by depth",
         caption,
-        f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}, 1: unchanged",
+        f"last snapshot ÷ step {next(iter(arrays_by_arm.values()))['step'][0]}; 1 means no change",
     )
 
 
@@ -213,39 +223,40 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
 def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
     """Return the learned weights of NormVary's members over training.
 
-    Each NormVary of the model (at most six) has a column of panels: above, the weights of the
-    means; below, of the variances. arrays: `step` (T,) and `mixture` (T, norms, 2, 5), in the order
-    of depth. Raises ValueError if the run has no learned mixture.
+    Each NormVary of the model (at most six) has two panels: the weights of the means above, the
+    weights of the variances below. arrays: `step` (T,), `mixture` (T, norms, 2, 5) with the norms
+    in the order of depth, and `part_norms` (T, layers, 4). Raises ValueError without `mixture`.
     """
     if "mixture" not in arrays:
-        raise ValueError("the run holds no mixture: only NormVary has one")
+        raise ValueError("the arrays have no `mixture`: only runs with NormVary record it")
     norms = arrays["mixture"].shape[1]
     per_block = norms // arrays["part_norms"].shape[1]  # 2 if both N1 and N2 are NormVary
-    shown = some_of(norms, 6)
+    norm_indices = spaced_indices(norms, 6)
     site = ", N{}" if per_block > 1 else ""
     names = [f"block {i // per_block + 1}{site.format(i % per_block + 1)}" for i in range(norms)]
     rows = [
         dict(panel=f"{symbol}, {names[norm]}", step=step, member=member, weight=weight)
         for i, symbol in enumerate(("μ", "σ²"))
-        for norm in shown
+        for norm in norm_indices
         for step, weights in zip(arrays["step"], arrays["mixture"][:, norm, i], strict=True)
         for member, weight in zip(MEMBERS, weights, strict=True)
     ]
-    looks = {
+    styles = {
         name: dict(color=norm_colour(name), marker=norm_marker(name), linewidth=1.4)
         for name in MEMBERS
     }
-    # RMSN-DL's line, drawn later, covers it where the mean over the channels is near zero
-    looks["LN-DL"]["linewidth"] = 4.0
+    # the line of RMSN-DL is drawn later and covers the line of LN-DL where the
+    # mean over the channels is near zero
+    styles["LN-DL"]["linewidth"] = 4.0
     fig, axes = line_panels(
         pd.DataFrame(rows),
         "step",
         "weight",
         "member",
-        looks,
+        styles,
         panel="panel",
-        across=len(shown),
-        row=2.3,
+        across=len(norm_indices),
+        row_height=2.3,
         legend="outside right center",
     )
     for ax in axes:
@@ -254,8 +265,8 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
         fig,
         "What NormVary mixes",
         caption,
-        "above: weights of the means μ, below: of the variances σ²",
+        "above: weights of the means μ, below: weights of the variances σ²",
         "dotted: uniform, 0.2",
-        "wide: LN-DL, on which RMSN-DL may lie",
-        "RMSN-DL has no mean: its weight there is that of a mean of zero",
+        "wide line: LN-DL, which the line of RMSN-DL may cover",
+        "RMSN-DL subtracts no mean: above, its weight is that of a mean of zero",
     )

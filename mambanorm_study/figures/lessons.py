@@ -1,4 +1,6 @@
-"""Figures of the small experiments in `mambanorm_study.lessons`, and of norms on single values."""
+"""Figures of the small experiments in `mambanorm_study.lessons`, of example data, and of the costs
+and choices of norms.
+"""
 
 import math
 import re
@@ -31,16 +33,16 @@ from mambanorm_study.tasks.base import Split
 def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
     """Return the loss over two weights as contours, with the path of gradient descent.
 
-    bowls: way of scaling → `Bowl`.
+    bowls: way of scaling the features → `lessons.preprocessing.Bowl`.
     """
     fig, axes = new_figure(1, len(bowls), height=3.6)
-    for ax, (how, bowl) in zip(axes[0], bowls.items(), strict=True):
+    for ax, (scaling, bowl) in zip(axes[0], bowls.items(), strict=True):
         levels = bowl.loss.min() + np.geomspace(1e-3, 1, 8) * np.ptp(bowl.loss)
         ax.contour(bowl.w0, bowl.w1, bowl.loss, levels=levels, colors=GREY, linewidths=0.7)
         ax.plot(bowl.path.w0, bowl.path.w1, "-o", color=NO_NORM, markersize=2.5, linewidth=1)
         ax.plot(*bowl.path[["w0", "w1"]].iloc[0], "s", color=INK, markersize=5)
         ax.set(
-            title=f"{how}: {bowl.path.step.iloc[-1]} steps",
+            title=f"{scaling}: {bowl.path.step.iloc[-1]} steps",
             xlabel="weight of feature 1",
             xlim=(bowl.w0[0], bowl.w0[-1]),
             ylim=(bowl.w1[0], bowl.w1[-1]),
@@ -58,12 +60,15 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
 
 @styled
 def fig_invariances(table: pd.DataFrame) -> StudyFigure:
-    """Return a heat map of `invariances`: norms × changes of the input.
+    """Return a heat map of how much each norm's output changes with each change of the input.
 
-    "–" marks an output that changes by less than CHANGE_LIMIT.
+    table: the frame of `lessons.invariance.invariances`, norms × changes of the input. "–" marks an
+    output that changes by less than CHANGE_LIMIT.
     """
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
-    ramp = LinearSegmentedColormap.from_list("felt", [PALE, DARK_GREY]).with_extremes(under="white")
+    ramp = LinearSegmentedColormap.from_list("change", [PALE, DARK_GREY]).with_extremes(
+        under="white"
+    )
     sns.heatmap(
         table,
         annot=table.map(lambda value: "–" if value < CHANGE_LIMIT else f"{value:.2f}"),
@@ -77,27 +82,27 @@ def fig_invariances(table: pd.DataFrame) -> StudyFigure:
         yticklabels=list(table.index),
         ax=ax,
     )
-    ax.set(xlabel="what is done to the input", ylabel="norm")
+    ax.set(xlabel="change of the input", ylabel="norm")
     ax.tick_params(length=0, rotation=0)
     return finish(
         fig,
-        "What a norm does not feel",
+        "To which changes of its input a norm is invariant",
         "relative change of the output of one row's first half (root mean square); "
-        f"– : below {CHANGE_LIMIT}, not felt",
+        f"– : below {CHANGE_LIMIT}, invariant",
         "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0",
     )
 
 
 @styled
 def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
-    """Return the half-life of every state in steps: log 2 / (Δ·|A|).
+    """Return a heat map of the half-life of every state in steps, log 2 / (Δ·|A|).
 
     delta: (channels,). A: (channels, N).
     """
-    half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
+    half_life = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
     fig, ((ax,),) = new_figure(height=3.0)
     sns.heatmap(
-        np.log10(half[np.argsort(half[:, 0])].T),
+        np.log10(half_life[np.argsort(half_life[:, 0])].T),
         cmap="viridis",
         cbar_kws=dict(pad=0.01, label="log10 of steps to half"),
         xticklabels=10,
@@ -108,7 +113,7 @@ def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
     return finish(
         fig,
         "What the SSM remembers at the start",
-        f"half-life from {half.min():.2g} to {half.max():.3g} steps",
+        f"half-life from {half_life.min():.2g} to {half_life.max():.3g} steps",
     )
 
 
@@ -116,7 +121,8 @@ def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
 def fig_parts(frame: pd.DataFrame) -> StudyFigure:
     """Return the test accuracy of one-block models that lack one part, one panel per task.
 
-    A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance.
+    A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance. frame: a
+    run frame with the columns epochs and without, the name of the missing part.
     """
     runs = frame.assign(
         percent=100 * frame.test_accuracy,
@@ -127,7 +133,9 @@ def fig_parts(frame: pd.DataFrame) -> StudyFigure:
     )
     ticks, epochs = list(runs.tick.unique()), " and ".join(map(str, frame.epochs.unique()))
     label = f"model, after {epochs} epochs"
-    fig, _ = arm_panels(runs, None, ticks, {"models": {"alpha": 0.5}}, label, bar=True, apart=0)
+    fig, _ = arm_panels(
+        runs, None, ticks, {"models": {"alpha": 0.5}}, label, bar=True, group_distance=0
+    )
     return finish(
         fig,
         "A block without one of its parts",
@@ -140,8 +148,9 @@ def fig_parts(frame: pd.DataFrame) -> StudyFigure:
 def fig_effect(x: Tensor, names: Sequence[str]) -> StudyFigure:
     """Return one row of x (B, L, D) before and after each norm, as images of L × D.
 
-    The norms are applied to the whole batch. Norms change the range of the values, so the colours
-    of each panel end at ± its largest value, which is written below it.
+    The norms are applied to the whole batch. Norms change the range of the values, so each panel
+    has its own colour scale, which ends at ± the panel's largest magnitude, written below the
+    panel.
     """
     outputs = {"input": x, **{name: create_norm(name, x.shape[-1])(x) for name in names}}
     fig, axes = new_figure(1, len(outputs), height=3.1)
@@ -160,8 +169,8 @@ def fig_effect(x: Tensor, names: Sequence[str]) -> StudyFigure:
 
 
 def draw_row(ax: Axes, row: Tensor) -> float:
-    """Draw one row (L, D) as channels × positions. Return the largest magnitude, at which the
-    colours end.
+    """Draw one row (L, D) of a batch as an image of channels × positions. Return the row's largest
+    magnitude, at which the colour scale ends.
     """
     limit = max(float(row.abs().max()), 1e-9)
     ax.imshow(
@@ -177,15 +186,16 @@ def draw_row(ax: Axes, row: Tensor) -> float:
 
 
 def mean_sd(values: Tensor) -> str:
-    """Return "mean 0.12, sd 1.00"; the mean is never −0.00."""
+    """Return the mean and sd as text: "mean 0.12, sd 1.00"; the mean is never −0.00."""
     return f"mean {round(float(values.mean()), 2) + 0.0:.2f}, sd {values.std(correction=0):.2f}"
 
 
 @styled
 def fig_rows(split: Split, caption: str = "") -> StudyFigure:
-    """Return the first eight sequences of a split with their labels.
+    """Return a figure of the first eight sequences of a split with their labels.
 
-    Sequences of n² features are drawn as square images, all others as one line.
+    A sequence of n² real numbers is drawn as an image of n × n pixels, any other as one line of
+    pixels.
     """
     fig, axes = new_figure(1, 8, height=1.9)
     for ax, sequence, label in zip(axes[0], split.inputs[:8], split.labels[:8], strict=True):
@@ -199,9 +209,9 @@ def fig_rows(split: Split, caption: str = "") -> StudyFigure:
 
 @styled
 def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
-    """Return the time of each norm, forward plus backward, as a multiple of LN's.
+    """Return bars of the time of each norm, forward plus backward, as a multiple of LN's time.
 
-    table: columns norm, ratio, low, high.
+    table: the columns norm, ratio (the height of a bar), low and high (the ends of its error bar).
     """
     fig, ((ax,),) = new_figure(height=3.0)
     ax.bar(
@@ -219,11 +229,11 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
 
 @styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
-    """Return w₀, the weight of DyT, of every selector by class; 1 − w₀ is the weight of LN.
+    """Return a heat map of w₀ for each NormSelector and class: the weight of DyT; LN has 1 − w₀.
 
-    log: `weight_log.selector_weights`, with the columns block, depth, label, and w0.
+    log: the frame of `weight_log.selector_weights`, with the columns block, depth, label, and w0.
     """
-    names = {"n1": "attention", "n2": "feed-forward"}  # norm of a layer → its branch
+    names = {"n1": "attention", "n2": "feed-forward"}  # norm of a layer → branch of this norm
     branch = log.block.str.rpartition(".")[2].replace(names)
     rows = "block " + log.depth.astype(str) + ", " + branch
     table = log.assign(row=rows).pivot(index="row", columns="label", values="w0")
@@ -252,9 +262,10 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
 
 
 def example_batch(*, offset: float = 2.0, spread: float = 3.0) -> Tensor:
-    """Return a made-up batch of 8 rows, 24 positions and 16 channels on which the norms differ.
+    """Return a made-up batch of 8 rows, 24 positions and 16 channels that shows how norms differ.
 
-    Channels differ in mean and spread, and rows in mean.
+    Channels differ in mean and scale, rows in mean. offset: factor of the channel means. spread:
+    how much the scales of the channels differ; 0 gives all channels the scale 1.
     """
     draw = torch.Generator().manual_seed(0)
     rows, length, channels = 8, 24, 16

@@ -1,6 +1,7 @@
 """Line plots over steps, learning rates, batch sizes, severities and depth.
 
-`caption` says scale and seeds (`run_tables.describe_frame`) where the data do not.
+The parameter `caption` states the scale and the seeds (`run_tables.describe_frame`) if the data
+lack them.
 """
 
 import textwrap
@@ -23,7 +24,7 @@ from mambanorm_study.figures.style import (
     new_figure,
     panel_grid,
     seeds_note,
-    short,
+    short_label,
     sns,
     styled,
     whole_ticks,
@@ -31,8 +32,8 @@ from mambanorm_study.figures.style import (
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.run_tables import check_frame
 
-# A column, or the name of a panel → the label of its axis.
-NAMES = {
+# Name of a column or of a panel → label of the axis.
+AXIS_LABELS = {
     "accuracy": "test accuracy (%)",
     "train_accuracy": "training accuracy (%)",
     "error": "test error (RMSE)",
@@ -42,9 +43,9 @@ NAMES = {
     "noise": "standard deviation, × that of the inputs",
     "rotation": "largest angle, degrees",
 }
-# The caption of the bands around the means → seaborn's `errorbar`.
+# Caption of the bands around the means → argument `errorbar` of `seaborn.lineplot`.
 BANDS = {"": None, "95 % t-intervals": t_interval, "worst to best seed": ("pi", 100)}
-WINDOW = 5  # steps of the running mean in `fig_mistakes`
+WINDOW = 5  # number of steps in the running mean of `fig_mistakes`
 
 
 def line_panels(
@@ -52,45 +53,54 @@ def line_panels(
     x: str,
     y: str,
     by: str,
-    looks: dict[str, dict] | None = None,
+    styles: dict[str, dict] | None = None,
     *,
     panel: str = "",
     across: int = 9,
-    row: float = 3.1,
+    row_height: float = 3.1,
     legend: str = "outside upper right",
     sharex: bool = True,
     dots: bool = False,
-    **how,
+    **line_options,
 ):
-    """Return a figure and its axes, one panel for each value of the column `panel`.
+    """Return a figure of the column `y` over the column `x`, and its axes.
 
-    A panel has one line for each value of `by`. looks: value of `by` → line style; None = the
-    styles of arms. across: panels in a row. row: its height in inches. dots: draw a small dot for
-    each row of the frame. Keywords go to `seaborn.lineplot`.
+    The figure has one panel per value of the column `panel`, and in each panel one line per value
+    of the column `by`. styles: value of `by` → line style; None means the styles of arms. across:
+    the largest number of panels in a row. row_height: inches. dots: also draw a small dot per row
+    of the frame. Further keywords go to `seaborn.lineplot`.
     """
     panels = list(frame.groupby(panel, sort=False)) if panel else [("", frame)]
     base = dict(markersize=4.5, linewidth=1.5)
     lines = {
-        value: {**base, "markeredgecolor": look["color"], **look}
-        for value, look in (looks or arm_styles(list(frame[by].unique()))).items()
+        value: {**base, "markeredgecolor": style["color"], **style}
+        for value, style in (styles or arm_styles(list(frame[by].unique()))).items()
     }
-    how = {"legend": False, "markevery": max(1, frame[x].nunique() // 6), **how}
-    fig, axes = panel_grid(len(panels), across, row=row, sharex=sharex, sharey=True)
+    line_options = {
+        "legend": False,
+        "markevery": max(1, frame[x].nunique() // 6),
+        **line_options,
+    }
+    fig, axes = panel_grid(len(panels), across, row_height=row_height, sharex=sharex, sharey=True)
     for ax, (name, rows) in zip(axes, panels, strict=True):
         ax.tick_params(labelbottom=True)  # seaborn hides the label of an axis without tick labels
-        for value, look in lines.items():
-            of_line = rows[rows[by] == value].dropna(subset=y)
-            if len(of_line):
-                sns.lineplot(of_line, x=x, y=y, ax=ax, **{**how, **look})
+        for value, style in lines.items():
+            points = rows[rows[by] == value].dropna(subset=y)
+            if len(points):
+                sns.lineplot(points, x=x, y=y, ax=ax, **{**line_options, **style})
             if dots:
-                ax.plot(of_line[x], of_line[y], ".", color=look["color"], alpha=0.4, markersize=4)
-        title = short(name) if isinstance(name, str) else f"{NAMES.get(panel, panel)} {name}"
+                ax.plot(points[x], points[y], ".", color=style["color"], alpha=0.4, markersize=4)
+        title = (
+            short_label(name)
+            if isinstance(name, str)
+            else f"{AXIS_LABELS.get(panel, panel)} {name}"
+        )
         ax.set(title=title, xlabel=x, ylabel=y if ax.get_subplotspec().is_first_col() else "")
         if frame[x].dtype == int:
             whole_ticks(ax)
     handles = [
-        Line2D([], [], label="no norm" if value == "None" else short(value), **look)
-        for value, look in lines.items()
+        Line2D([], [], label="no norm" if value == "None" else short_label(value), **style)
+        for value, style in lines.items()
     ]
     fig.legend(handles=handles, loc=legend, ncols=1 if "center" in legend else len(handles))
     return fig, axes
@@ -109,12 +119,12 @@ def fig_over(
     x_label: str = "",
     caption: str = "",
 ) -> StudyFigure:
-    """Return lines of the column `value` over the column `x`, and a dot for each seed.
+    """Return lines of the mean of the column `value` over the column `x`, and one dot per seed.
 
-    Each value of the column `by` has a line through its means. panel: a column; each of its values
-    has a panel. band: a key of BANDS, drawn around the lines.
-    x_label: "" = the name of the column in NAMES. Batch sizes and learning rates have a
-    logarithmic axis. A column `chance`, in per cent, is drawn as a dotted line.
+    Each value of the column `by` has a line. panel: a column, each value of which has a panel; ""
+    means one panel. band: a key of BANDS, for the bands around the lines. x_label: "" means
+    the label in AXIS_LABELS. Batch sizes and learning rates have a logarithmic axis. A column
+    `chance`, in per cent, is drawn as a dotted line.
     """
     check_frame(frame, (x, by, value))
     seeds = frame.seed.nunique() if "seed" in frame else 0
@@ -139,8 +149,10 @@ def fig_over(
             ax.minorticks_off()
         if "chance" in frame:
             ax.axhline(frame.chance.mean(), color=GREY, linestyle=":", linewidth=1)
-        ax.set_xlabel(x_label or NAMES.get(name, NAMES.get(x, x)) + " (log scale)" * is_log)
-    axes[0].set_ylabel(NAMES.get(value, value))
+        ax.set_xlabel(
+            x_label or AXIS_LABELS.get(name, AXIS_LABELS.get(x, x)) + " (log scale)" * is_log
+        )
+    axes[0].set_ylabel(AXIS_LABELS.get(value, value))
     return finish(
         fig,
         title,
@@ -157,29 +169,31 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     """Return training loss and validation accuracy over the steps, one line per label.
 
     curves: label (usually an arm) → `StoredRun.curves`. A cross marks the end of a run whose loss
-    or gradient became non-finite. Losses are cut at 1.5 times the highest first loss.
+    or gradient became non-finite. Losses are cut at 1.5 times the highest first loss of all runs.
     """
     fig, ((left, right),) = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
-    for label, look in arm_styles(list(curves)).items():
+    for label, style in arm_styles(list(curves)).items():
         curve = curves[label]
         finite = curve[np.isfinite(curve.train_loss)]
         loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
-        left.plot(finite.step, loss, markevery=max(1, len(loss) // 6), label=short(label), **look)
+        left.plot(
+            finite.step, loss, markevery=max(1, len(loss) // 6), label=short_label(label), **style
+        )
         last = curve.iloc[-1]
         if not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
             left.plot(
                 finite.step[-1:],
                 loss[-1:],
                 "X",
-                color=look["color"],
+                color=style["color"],
                 markersize=8,
                 markeredgecolor=INK,
                 zorder=5,
                 clip_on=False,
             )
         validated = curve.dropna(subset="val_accuracy")
-        right.plot(validated.step, 100 * validated.val_accuracy, **look)
+        right.plot(validated.step, 100 * validated.val_accuracy, **style)
     left.set(xlabel="step", ylabel="training loss (nats)")
     right.set(xlabel="step", ylabel="validation accuracy (%)")
     for ax in (left, right):
@@ -189,7 +203,7 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     return finish(fig, "Learning curves", caption, loss)
 
 
-# `twin` of a run of `advice.mistake_runs` → the style of its line.
+# `twin` of a run in `advice.mistake_runs`, "wrong" with the mistake → style of the run's line.
 TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBINATION)}
 
 
@@ -197,10 +211,11 @@ TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBI
 def fig_mistakes(
     runs: dict[int, pd.DataFrame], titles: dict[int, str], units: dict[int, str]
 ) -> StudyFigure:
-    """Return the training loss with a mistake and without it, one panel per mistake.
+    """Return the training loss with a mistake and without the mistake, one panel per mistake.
 
-    The lines below a panel give the mean test result of both. runs: number of the mistake → the
-    frame of `advice.mistake_runs`. titles, units: number → title, unit of the column `measured`.
+    The text below a panel gives the mean test result with the mistake and without it. runs: number
+    of the mistake → the frame of `advice.mistake_runs`. titles: number → title of the mistake.
+    units: number → unit of the column `measured`.
     """
     fig, axes = new_figure(1, len(runs), height=3.6)
     for ax, (number, frame) in zip(axes[0], runs.items(), strict=True):
@@ -213,11 +228,11 @@ def fig_mistakes(
         ax.set_xlabel("\n".join(["training step", "", units[number], *lines]), fontsize=7.5)
         ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
-    every = pd.concat(runs.values())
+    all_runs = pd.concat(runs.values())
     return finish(
         fig,
         "Training with a mistake (red, dashed) and without it (blue)",
-        seeds_note(every),
-        "one line per seed" if every.seed.nunique() > 1 else "single runs",
+        seeds_note(all_runs),
+        "one line per seed" if all_runs.seed.nunique() > 1 else "single runs",
         "below each panel: mean test results",
     )

@@ -1,4 +1,4 @@
-"""Panels of test accuracy, one per task, with the mean and the seeds of each arm.
+"""Figures with one panel of test accuracy per task, which shows the mean and the seeds of each arm.
 
 `fresh` is a run frame of the reader's own runs (`mambanorm.replicate`), drawn as white diamonds.
 """
@@ -26,8 +26,8 @@ TEST_ACCURACY = "test accuracy (%)"
 AFTER_SSM = "N₂, the norm after the SSM"
 
 
-def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the runs of `arms` (None = all arms), with the test accuracy in per cent as `percent`.
+def select_runs(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return the runs of `arms` (None means all arms) with a column `percent`, the test accuracy.
 
     Raises ValueError if none of the arms was run, or if an arm has two runs of one seed on a task.
     """
@@ -42,20 +42,20 @@ def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFra
     return runs.assign(percent=100 * runs.test_accuracy)
 
 
-def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `fresh` with the column `percent`, or no rows if there are no fresh runs."""
+def fresh_in_percent(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return `fresh` with a column `percent`, the test accuracy; no rows if `fresh` is None."""
     if fresh is None or fresh.empty:
         return runs.iloc[:0]
     return fresh.assign(percent=100 * fresh.test_accuracy)
 
 
 def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
-    """Return a figure with one panel per task, and its axes by task.
+    """Return a figure with one empty panel per task, and a dict of the axes by task.
 
-    chance: draw a dotted line at the accuracy of chance.
+    chance: draw a dotted line at chance accuracy. height: of a row of panels, in inches.
     """
     tasks = runs.task.unique()
-    fig, axes = panel_grid(len(tasks), 3, row=height)
+    fig, axes = panel_grid(len(tasks), 3, row_height=height)
     panels = dict(zip(tasks, axes, strict=True))
     for task, ax in panels.items():
         ax.set(title=task, ylabel=TEST_ACCURACY)
@@ -66,7 +66,7 @@ def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0)
 
 
 def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Write the names of norms at 0, 1, … of the x axis, and the label of the axis."""
+    """Write the names of norms at 0, 1, … of the x axis, and set the label of the axis."""
     ax.set_xticks(range(len(names)), ["none" if name == "None" else name for name in names])
     ax.set(xlabel=label, xlim=(-0.6, len(names) - 0.4))
     ax.tick_params(axis="x", length=0)
@@ -81,57 +81,57 @@ def arm_panels(
     *,
     bar: bool = False,
     join: str = "",
-    apart: float = 0.4,
+    group_distance: float = 0.4,
 ):
-    """Return a figure and its axes by task: the mean of each arm, its seeds and its fresh runs.
+    """Return a figure of each arm's mean, seeds and `fresh` runs, and a dict of its axes by task.
 
-    runs: from `scored`, with the columns `tick` (one of `ticks` on the x axis, which is named
-    `label`), `group`, and `norm`, which gives the colour. groups: group → style of its means.
-    apart: distance between the groups at one tick. bar: draw a mean as a bar with its standard
-    deviation instead of a large dot. join: a column; lines connect the means of rows with the same
-    value in this column.
+    runs: from `select_runs`, with the further columns `tick` (one of `ticks`), `group` (a key of
+    `groups`), and `norm`, which gives the colour. label: of the x axis. groups: group → style of
+    its means. group_distance: between the first and the last group at a tick. bar: draw a mean as a
+    bar with its standard deviation instead of a large dot. join: a column; lines connect the means
+    of rows with the same value in this column.
     """
     fig, panels = task_panels(runs, chance=bar)
-    offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))
+    offsets = dict(zip(groups, jitter(len(groups), group_distance), strict=True))
     x = runs.tick.map(list(ticks).index) + runs.group.map(offsets)
     runs = runs.assign(x=x, colour=runs.norm.map(norm_colour)).dropna(subset="percent")
-    fresh = scored_fresh(fresh, runs)
+    fresh = fresh_in_percent(fresh, runs)
     for (task, arm), rows in runs.groupby(["task", "arm"], sort=False):
         ax, first = panels[task], rows.iloc[0]
-        _draw_arm(ax, rows, groups[first.group], bar_width=(apart or 0.62) if bar else 0)
+        _draw_arm(ax, rows, groups[first.group], bar_width=(group_distance or 0.62) if bar else 0)
         diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
-        beside = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
-        ax.plot(beside, diamonds, **fresh_marker(INK if bar else first.colour))
+        diamond_x = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
+        ax.plot(diamond_x, diamonds, **fresh_marker(INK if bar else first.colour))
     for (task, _), rows in runs.groupby(["task", join]) if join else ():
         means = rows.groupby("x").percent.mean()
         panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
     for ax in panels.values():
         norm_ticks(ax, ticks, label)
-        if bar:  # from zero, with room above the highest
+        if bar:  # from zero, with room above the highest bar
             ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
     if len(groups) > 1:
-        handles = [_handle(group, look, bar) for group, look in groups.items()]
+        handles = [_legend_handle(group, mean_style, bar) for group, mean_style in groups.items()]
         fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
     return fig, panels
 
 
-def _draw_arm(ax: Axes, rows: pd.DataFrame, look: dict, bar_width: float) -> None:
+def _draw_arm(ax: Axes, rows: pd.DataFrame, mean_style: dict, bar_width: float) -> None:
     """Draw the mean of one arm, as a bar unless `bar_width` is 0, and a dot for each seed."""
     x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
     mean, dots = rows.percent.mean(), dict(color=colour, alpha=0.6)
     if bar_width:
         bar = dict(color=colour, edgecolor="white", yerr=rows.percent.std(), ecolor=INK)
-        ax.bar(x, mean, bar_width, **bar, **look)
+        ax.bar(x, mean, bar_width, **bar, **mean_style)
         dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5)
     else:
-        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **look)
+        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **mean_style)
     seeds = rows.percent[rows.seed.notna()]
     ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
 
 
-def _handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
+def _legend_handle(group: str, mean_style: dict, bar: bool) -> Patch | Line2D:
     """Return the legend entry of a group."""
     if bar:
-        return Patch(label=group, color=GREY, **look)
+        return Patch(label=group, color=GREY, **mean_style)
     style = dict(color=PALETTE.get(group, GREY), marker=norm_marker(group), markersize=8)
-    return Line2D([], [], label=group, linestyle="", **style, **look)
+    return Line2D([], [], label=group, linestyle="", **style, **mean_style)

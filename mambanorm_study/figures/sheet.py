@@ -14,11 +14,11 @@ from matplotlib.patches import Rectangle
 from mambanorm.norms import NORMS, registered_name
 from mambanorm.norms.registry import NormEntry
 from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
-from mambanorm_study.figures.diagrams import axes_text, draw_cells, moving_cells
+from mambanorm_study.figures.diagrams import axes_text, draw_cells, influencing_cells
 from mambanorm_study.figures.style import StudyFigure, styled
 
-COLUMNS, ROWS = 2, 8  # cards; a sheet of more norms has lower cards
-WIDEST = 52  # characters of a line of a card
+COLUMNS, ROWS = 2, 8  # of cards; more than 16 norms get more rows of lower cards
+WIDEST = 52  # characters in the longest line of a card
 INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
     "$n$, $l$ and $c$ count them.",
@@ -35,8 +35,8 @@ INTRODUCTION = (
 def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
     """Return one A4 page with a card for each norm.
 
-    names: None = every registered norm except Constant, which ignores its input. Raises ValueError
-    for an unknown name.
+    names: None means every registered norm except Constant, which ignores its input. Raises
+    ValueError for an unknown name.
     """
     if names is None:
         names = [name for name in NORMS if name != "Constant"]
@@ -58,10 +58,10 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
 
 
 def _draw_card(ax: Axes, entry: NormEntry) -> None:
-    """Draw the card of one norm: its cells on the left, its facts on the right."""
+    """Draw the card of one norm: the cells of a statistic on the left, facts on the right."""
     ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
-    draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
+    draw_cells(box, influencing_cells(entry.name), norm_colour(entry.name), hatch="//////")
     ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", va="top", color=INK)
     main, *conditions = equation(entry)
     sight, weight = ("causal", "normal") if entry.causal else ("sees the future", "bold")
@@ -75,9 +75,9 @@ def _draw_card(ax: Axes, entry: NormEntry) -> None:
 
 
 def equation(entry: NormEntry) -> list[str]:
-    """Return the equation of a norm and its conditions as LaTeX between dollars.
+    """Return the equation of a norm and then its conditions, each as LaTeX between dollar signs.
 
-    An equation that is words with LaTeX in them is returned as it is.
+    An equation that already has dollar signs, around LaTeX among words, is returned unchanged.
     """
     if "$" in entry.equation:
         return [entry.equation]
@@ -88,7 +88,10 @@ def equation(entry: NormEntry) -> list[str]:
 
 
 def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> Path:
-    """Write the sheet to `norms.pdf` in the folder; return its path."""
+    """Write the sheet to `norms.pdf` in the folder; return the path of the file.
+
+    names: see `fig_sheet`.
+    """
     path = Path(folder) / "norms.pdf"
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Title": "The norms on one page", "CreationDate": None}

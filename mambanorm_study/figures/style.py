@@ -1,9 +1,9 @@
-"""The style of the figures: sizes, title and caption, and how a figure shows itself in a notebook.
+"""The style of the figures: sizes, titles and captions, and figures that notebooks show as PNG.
 
-Make a figure with `new_figure` inside a function that is decorated with `@styled`. The figure does
-not enter pyplot's global list, so a notebook shows it once, as the value of the cell. Every figure
-has a white ground. A dark page of the report inverts light and dark and keeps the hues
-(`templates/look.css` of the report), so a caption must not say what is dark or light.
+Make a figure with `new_figure` inside a function that is decorated with `@styled`. The figure is
+not in pyplot's global list, so a notebook shows it once, as the value of the cell. Every figure has
+a white background. The report's dark pages invert light and dark but keep the hues
+(`report/templates/look.css`), so a caption must not say what is dark or light.
 """
 
 import io
@@ -57,29 +57,30 @@ WIDTH, DPI = 9.5, 100  # inches, pixels per inch
 class StudyFigure(Figure):
     """A matplotlib Figure that a notebook shows as a PNG, even where pyplot was never imported.
 
-    Title and caption are its alternative text.
+    The alternative text of the image is the figure's title and caption.
     """
 
     def _repr_png_(self, scale: float = 1.5) -> bytes:
-        """Return the picture as a PNG of at most 256 colours, which takes a third of the bytes.
+        """Return the figure as a PNG of at most 256 colours, a third of the size with all colours.
 
-        scale: pixels of the PNG for each pixel shown; with 2, notebooks would exceed 500 kB. Pixels
-        that agree in 25 levels of red, green and blue get their mean colour. So flat areas keep
-        their colour, greys have no tint, and a colour bar has no bands.
+        scale: pixels of the PNG per displayed pixel; with scale=2, notebooks would exceed 500 kB.
+        Red, green and blue are rounded to 25 levels, and the rounded picture is reduced to 256
+        colours. Pixels that then have the same colour get the mean of their original colours. So
+        flat areas keep their colour, greys have no tint, and a colour bar has no bands.
         """
-        drawn, small = io.BytesIO(), io.BytesIO()
-        self.savefig(drawn, format="png", dpi=scale * self.dpi)
-        full = Image.open(drawn).convert("RGB")
-        levels = full.point(lambda tone: round(tone / 255 * 24) * 255 // 24)
+        original_png, small_png = io.BytesIO(), io.BytesIO()
+        self.savefig(original_png, format="png", dpi=scale * self.dpi)
+        original = Image.open(original_png).convert("RGB")
+        levels = original.point(lambda tone: round(tone / 255 * 24) * 255 // 24)
         indexed = levels.quantize(256, dither=Image.Dither.NONE)
         index = np.ravel(indexed)
-        sums = [np.bincount(index, tone, 256) for tone in np.reshape(full, (-1, 3)).T]
+        sums = [np.bincount(index, tone, 256) for tone in np.reshape(original, (-1, 3)).T]
         means = np.transpose(sums / np.bincount(index, None, 256).clip(1))
         nearly_grey = np.ptp(means, 1, keepdims=True) < 8
         means = np.where(nearly_grey, means.mean(1, keepdims=True), means)
         indexed.putpalette(means.round().astype(np.uint8).tobytes())
-        indexed.save(small, format="png", optimize=True)
-        return small.getvalue()
+        indexed.save(small_png, format="png", optimize=True)
+        return small_png.getvalue()
 
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # IPython calls this before pyplot's own formatter, so the figure is shown once
@@ -87,30 +88,31 @@ class StudyFigure(Figure):
         return {"image/png": self._repr_png_()}, {"image/png": metadata}
 
 
-# Decorator: draw with the settings of RC and restore the user's afterwards.
+# Decorator: draw with the settings in RC, then restore the user's settings.
 styled = matplotlib.rc_context(RC)
 
 
 def new_figure(
     rows: int = 1, columns: int = 1, *, height: float = 4.0, width: float = WIDTH, **subplots
 ):
-    """Return a figure and its axes as an array (rows, columns).
+    """Return a figure and an array (rows, columns) of its axes.
 
-    height, width: inches. Keywords go to `Figure.subplots`.
+    height, width: size of the figure in inches. Further keywords go to `Figure.subplots`.
     """
     fig = StudyFigure(figsize=(width, height), dpi=DPI, layout="constrained")
     fig.get_layout_engine().set(h_pad=0.07, w_pad=0.06)
     return fig, fig.subplots(rows, columns, squeeze=False, **subplots)
 
 
-def panel_grid(n: int, across: int, *, row: float, more: float = 0.0, **subplots):
-    """Return a figure with n panels, at most `across` in a row, and the axes as a list.
+def panel_grid(n: int, across: int, *, row_height: float, extra_height: float = 0.0, **subplots):
+    """Return a figure with n panels, at most `across` in a row, and a list of the panels' axes.
 
-    row: height of a row in inches. more: further inches of the figure.
+    row_height, extra_height: inches; the figure is row_height · rows + extra_height high. Further
+    keywords go to `Figure.subplots`.
     """
     columns = min(n, across)
     rows = -(-n // columns)
-    fig, axes = new_figure(rows, columns, height=row * rows + more, **subplots)
+    fig, axes = new_figure(rows, columns, height=row_height * rows + extra_height, **subplots)
     for spare in axes.flat[n:]:
         spare.set_axis_off()
     return fig, list(axes.flat[:n])
@@ -119,10 +121,11 @@ def panel_grid(n: int, across: int, *, row: float, more: float = 0.0, **subplots
 def quick_figure(
     layout: Sequence[Sequence[str]], *, height: float, margins: dict[str, float], **mosaic
 ):
-    """Return a figure for an explorer and its axes by name.
+    """Return a figure that is quick to draw, for an explorer, and a dict of its axes by name.
 
-    `Figure.subplot_mosaic` gets `layout` and further keywords. `margins` go to
-    `Figure.subplots_adjust`; they are fixed, because computing them takes longer than drawing.
+    `layout` and further keywords go to `Figure.subplot_mosaic`, `margins` to
+    `Figure.subplots_adjust`. The margins are fixed, because computing them takes longer than
+    drawing the figure.
     """
     fig = StudyFigure(figsize=(WIDTH, height), dpi=DPI)
     fig.subplots_adjust(**margins)
@@ -133,10 +136,10 @@ def quick_figure(
 
 
 def finish(fig: Figure, title: str, *caption: str) -> Figure:
-    """Add the title and, small and grey at the bottom, the caption; return the figure.
+    """Add a title at the top and a caption in small grey type at the bottom; return the figure.
 
-    The parts of the caption are joined by " · ". Empty parts are left out. Lines are broken between
-    parts where that is possible.
+    caption: the parts of the caption. Empty parts are left out, and the others are joined by " · ".
+    Lines are broken between parts where possible.
     """
     text = " · ".join(filter(None, caption))
     fig.set_label(f"{title} · {text}")
@@ -151,8 +154,8 @@ def finish(fig: Figure, title: str, *caption: str) -> Figure:
     return fig
 
 
-def short(label: str) -> str:
-    """Return `RMSN→GN` for `RMSN>SSM>GN`, and any other label as it is."""
+def short_label(label: str) -> str:
+    """Return `RMSN→GN` for `RMSN>SSM>GN`. A label that names no arm is returned unchanged."""
     try:
         return Arm.parse(label).label
     except ValueError:
@@ -160,12 +163,15 @@ def short(label: str) -> str:
 
 
 def whole_ticks(ax: Axes) -> None:
-    """Put x ticks at whole numbers only, for blocks and steps."""
+    """Put x ticks at whole numbers only, for an axis of blocks or steps."""
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
 def fresh_note(fresh: pd.DataFrame | None) -> str:
-    """Return the caption of fresh runs: "diamonds: your own runs, seed 12,345"; "" for no run."""
+    """Return the caption part on the reader's own runs: "diamonds: your own runs, seed 12,345".
+
+    fresh: a run frame of these runs. Returns "" if there are none.
+    """
     if fresh is None or fresh.empty:
         return ""
     seeds = [f"{seed:,}" for seed in sorted(set(fresh.seed))]
@@ -173,9 +179,9 @@ def fresh_note(fresh: pd.DataFrame | None) -> str:
 
 
 def seeds_note(frame: pd.DataFrame) -> str:
-    """Return scale and seeds of a frame for its caption, such as "quick scale · 3 seeds: a sketch".
+    """Return the caption part on a frame's scale and seeds: "quick scale · 3 seeds: a sketch".
 
-    A frame without the column seed is of one run.
+    A frame without the column seed counts as one seed.
     """
     scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
     if "seed" not in frame:
@@ -185,9 +191,10 @@ def seeds_note(frame: pd.DataFrame) -> str:
 
 
 def log_axis(ax: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers (0.1, 0.2, 0.5, 1) or decades if it is long.
+    """Make the y axis logarithmic, with plain numbers such as 0.1, 0.2, 0.5 and 1 at its ticks.
 
-    Axes that share the y axis change with it.
+    An axis over a factor of 200 or more has ticks at powers of ten only. All panels that share this
+    y axis are changed.
     """
     ax.set_yscale("log")
     low, high = ax.get_ylim()
@@ -198,9 +205,9 @@ def log_axis(ax: Axes) -> None:
 
 
 def difference_axis(ax: Axes, **line) -> None:
-    """Mark zero on an x axis of differences, and draw the grid across that axis.
+    """Draw a vertical line at zero and vertical grid lines, for an x axis of differences.
 
-    Keywords change the line at zero.
+    Keywords change the style of the line at zero.
     """
     ax.axvline(0, **{"color": GREY, "linewidth": 1, "zorder": 1, **line})
     ax.grid(axis="x")
@@ -213,14 +220,18 @@ def write_above(
     y: float,
     text: str,
     size: float,
-    points: tuple[float, float] = (0, 5),
+    offset: tuple[float, float] = (0, 5),
     colour: str = INK,
 ) -> None:
-    """Write text above a data point. points: its offset to the right and up, in points."""
+    """Write text above the data point (x, y).
+
+    size: font size. offset: distance from the data point to the right and up, in typographic
+    points.
+    """
     ax.annotate(
         text,
         (x, y),
-        points,
+        offset,
         textcoords="offset points",
         ha="center",
         va="bottom",
@@ -229,11 +240,11 @@ def write_above(
     )
 
 
-def some_of(n: int, at_most: int) -> list[int]:
-    """Return at most `at_most` indices out of 0…n−1, evenly spaced, with the first and the last."""
+def spaced_indices(n: int, at_most: int) -> list[int]:
+    """Return at most `at_most` evenly spaced indices of 0…n−1, the first and the last included."""
     return sorted({int(i) for i in np.linspace(0, n - 1, min(n, at_most)).round()})
 
 
 def jitter(n: int, width: float = 0.16) -> np.ndarray:
-    """Return n fixed sideways offsets, so that the dots of several seeds do not overlap."""
+    """Return n offsets from −width/2 to width/2, which keep the dots of several seeds apart."""
     return np.linspace(-width / 2, width / 2, n) if n > 1 else np.zeros(n)

@@ -1,6 +1,6 @@
-"""Figures of verdicts: all claims on one page, one claim, and claims over the training budget.
+"""Figures of verdicts: all claims on one page, one claim, and claims over the number of steps.
 
-The verdicts are from `mambanorm_study.claims`. Each claim has its unit and its smallest effect of
+The verdicts are from `mambanorm_study.claims`. Each claim has a unit and a smallest effect of
 interest.
 """
 
@@ -23,7 +23,7 @@ from mambanorm_study.figures.style import (
 )
 from mambanorm_study.tables.run_tables import seeds_text
 
-# The word of a verdict → its meaning, for captions and the HTML table.
+# Word of a verdict → meaning of the word, for captions and the HTML table.
 WORD_MEANINGS = {
     "supported": "the 95 % interval lies above 0",
     "no gain": "it contains 0 and lies below the smallest effect of interest (one point)",
@@ -39,21 +39,25 @@ UNIT_NAMES = {
 
 
 class Row(NamedTuple):
-    """One row of a figure: its name, a comparison of arms, and on the right a word and a note."""
+    """One row of a figure: its name, a comparison of arms, and on the right a word and a note.
+
+    comparison: a `claims.verdict.Row`.
+    """
 
     name: str
     comparison: Any
     word: str
-    text: str  # the word with its threshold
+    text: str  # the word as it is printed, such as "no gain of a point"
     note: str
 
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> StudyFigure:
-    """Return the deciding comparison of each claim and task with its interval, one row each.
+    """Return the deciding comparison and its interval, one row per claim and task.
 
-    Claims on accuracy share an axis, which ends where most rows end. Every other claim has its own
-    axis. A claim that was not run has an empty row. Raises ValueError if `verdicts` is empty.
+    Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
+    axis is cut where a few rows reach much further than the others. A claim that was not run has an
+    empty row. Raises ValueError if `verdicts` is empty.
     """
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
@@ -69,7 +73,7 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
     fig, axes = new_figure(len(rows), 1, height=sum(heights) + 0.9, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], rows, strict=True):
         _draw_rows(ax, panel)
-    is_cut = [_clip(ax, panel) for ax, panel in zip(axes[:, 0], rows, strict=True)]
+    is_cut = [_cut_axis(ax, panel) for ax, panel in zip(axes[:, 0], rows, strict=True)]
     run = [verdict for verdict in verdicts if verdict.n]
     return finish(
         fig,
@@ -78,7 +82,7 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
         "large dot and line: mean difference and 95 % interval; small dots: seeds",
-        *_marks([verdict for verdict in verdicts if np.isfinite(verdict.turns_on.paper)]),
+        *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.turns_on.paper)]),
         "* not fresh: earlier versions of the rule have judged these runs"
         if any(not verdict.turns_on.fresh for verdict in run)
         else "",
@@ -88,8 +92,8 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
 
 
 def _row_of_verdict(verdict) -> Row:
-    """Return the row of a verdict. Its note gives the effect, the comparison, and the reason of an
-    open verdict.
+    """Return the row of a verdict. The row's note gives the effect, the paper's number, the
+    comparison, and the reason if the word is "cannot tell" or "no word".
     """
     row, star, note = verdict.turns_on, "", verdict.reason or "not run"
     if verdict.n:
@@ -102,14 +106,17 @@ def _row_of_verdict(verdict) -> Row:
 
 
 def _meanings(words: Iterable[str]) -> list[str]:
-    """Return "word: its meaning" for each of the words."""
-    shown = set(words)
-    return [f"{word}: {meaning}" for word, meaning in WORD_MEANINGS.items() if word in shown]
+    """Return "word: meaning" for each of the words, in the order of WORD_MEANINGS."""
+    words_shown = set(words)
+    return [f"{word}: {meaning}" for word, meaning in WORD_MEANINGS.items() if word in words_shown]
 
 
-def _marks(with_paper: Sequence) -> tuple[str, str]:
-    """Return the captions of the ticks and of the hollow diamonds ("" without a diamond)."""
-    tasks = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in with_paper))
+def _mark_captions(verdicts_with_paper: Sequence) -> tuple[str, str]:
+    """Return the captions of the grey ticks and of the hollow diamonds.
+
+    The second caption is "" if no verdict has a number of the paper.
+    """
+    tasks = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in verdicts_with_paper))
     diamond = f"hollow diamond: the paper's own number, on {tasks}" if tasks else ""
     return "grey tick: the smallest effect of interest", diamond
 
@@ -133,10 +140,11 @@ def _draw_rows(ax: Axes, rows: Sequence[Row]) -> None:
     ax.locator_params(axis="x", nbins=5)
 
 
-def _clip(ax: Axes, rows: Sequence[Row]) -> bool:
-    """End the axis at 2.5 times the median reach of its rows if one row reaches much further.
+def _cut_axis(ax: Axes, rows: Sequence[Row]) -> bool:
+    """Cut the x axis at 2.5 times the median reach of its rows if one row reaches much further.
 
-    Return True if the axis was cut.
+    The reach of a row is the largest magnitude of its effect, interval and paper's number. Return
+    True if the axis was cut.
     """
     run = [(y, row.word, row.comparison) for y, row in enumerate(rows) if row.comparison.n]
     reach = [np.nanmax(np.abs([c.effect, c.low, c.high, c.paper])) for _, _, c in run]
@@ -154,9 +162,11 @@ def _clip(ax: Axes, rows: Sequence[Row]) -> bool:
 
 
 def _draw_comparison(ax: Axes, y: float, row, colour: str) -> None:
-    """Draw a row with a tick at the smallest effect and a hollow diamond at the paper's number."""
+    """Draw a comparison, with a tick at the smallest effect of interest and a hollow diamond at the
+    paper's number.
+    """
     ax.plot([row.smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
-    seeds = () if row.unit == "% of runs" else row.per_seed  # one run is no share of runs
+    seeds = () if row.unit == "% of runs" else row.per_seed  # one run has no percentage of runs
     draw_estimate(ax, y, row.effect, row.low, row.high, colour, seeds)
     if np.isfinite(row.paper):
         ax.plot(
@@ -178,17 +188,17 @@ def draw_estimate(
     below: float = 0.22,
     marker: str = "o",
 ) -> None:
-    """Draw a row of a forest plot: a mean with its interval, and a dot for each seed below them.
+    """Draw a row of a forest plot: a mean with its interval, and below the mean one dot per seed.
 
-    fresh: differences of the reader's fresh runs, drawn as diamonds. is_open: draw a hollow mean.
-    below: distance from the mean to the dots.
+    seeds: the difference in each seed. fresh: differences between the reader's own runs, drawn as
+    diamonds. is_open: draw the mean as a hollow marker. below: distance from the mean to the dots.
     """
     if np.isfinite(low):
         ax.hlines(y, low, high, color=colour, linewidth=2.2)
     ax.plot(seeds, np.full(len(seeds), y + below), "o", markersize=2.5, color=colour, alpha=0.55)
     face, edge = ("white", colour) if is_open else (colour, "white")
-    look = dict(markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
-    ax.plot(mean, y, marker=marker, color=colour, **look)
+    style = dict(markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+    ax.plot(mean, y, marker=marker, color=colour, **style)
     ax.plot(fresh, np.full(len(fresh), y + below), **fresh_marker(size=5))
 
 
@@ -196,14 +206,14 @@ def draw_estimate(
 def fig_claim(verdict) -> StudyFigure:
     """Return every comparison of one claim: mean, 95 % interval, seeds and the paper's number.
 
-    Comparisons in different units, as for growth (H10), get a panel for each unit. Raises
+    Comparisons in different units, as in the claim on growth (H10), have one panel per unit. Raises
     ValueError for a claim that was not run.
     """
     panels: dict[str, list[Row]] = {}
     for row in verdict.rows:
         more_seeds = f"about {row.seeds_to_tell} new seeds would tell"
         note = more_seeds if row.word == "cannot tell" and row.seeds_to_tell else ""
-        name = row.comparison + ("" if row.decides else "  (beside)")
+        name = row.comparison + ("" if row.decides else "  (not deciding)")
         if row.n:
             panels.setdefault(row.unit, []).append(Row(name, row, row.word, row.said, note))
     if not panels:
@@ -214,28 +224,30 @@ def fig_claim(verdict) -> StudyFigure:
     )
     for ax, panel in zip(axes[:, 0], panels.values(), strict=True):
         _draw_rows(ax, panel)
-    drawn = [row.comparison for panel in panels.values() for row in panel]
+    comparisons = [row.comparison for panel in panels.values() for row in panel]
     return finish(
         fig,
         f"{verdict.claim.id} on {verdict.task}: {verdict.said}",
         verdict.basis,
-        seeds_text([row.n for row in drawn]),
+        seeds_text([row.n for row in comparisons]),
         "line: 95 % interval",
-        *_marks([verdict] if any(np.isfinite(row.paper) for row in drawn) else []),
-        *_meanings([row.word for row in drawn]),
+        *_mark_captions([verdict] if any(np.isfinite(row.paper) for row in comparisons) else []),
+        *_meanings([row.word for row in comparisons]),
     )
 
 
 @styled
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
-    """Return the deciding comparison over the training steps, one panel for each claim and task.
+    """Return the effect in the deciding comparison over the steps, one panel per claim and task.
 
-    table: `claims.pages.comparisons_by_steps`. Raises ValueError for a table without rows.
+    table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without rows.
     """
     if table.empty:
-        raise ValueError("the table has no rows: none of these claims has been run over the budget")
+        raise ValueError(
+            "the table has no rows: none of these claims has been run at several numbers of steps"
+        )
     panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]
-    fig, axes = panel_grid(len(panels), 3, row=2.3, more=0.9)
+    fig, axes = panel_grid(len(panels), 3, row_height=2.3, extra_height=0.9)
     for ax, panel in zip(axes, panels, strict=True):
         _draw_budget(ax, panel)
     return finish(

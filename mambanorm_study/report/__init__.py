@@ -1,11 +1,11 @@
-"""The report: notebooks executed without a browser, and one page of their answers.
+"""The report: notebooks executed without a browser, and one page with all answers.
 
-plan.py            which notebooks a study executes, and which runs it reads and trains
-study.py           the whole study, and its first page (templates/index.html)
+plan.py            which notebooks a study executes, and which runs the study reads and trains
+study.py           the whole study, and the first page of the report (templates/index.html)
 execute.py         execute notebooks with papermill
-notebooks.py       find the notebooks, and read the title, question, answer and pictures of one
+notebooks.py       find the notebooks; read the title, question, answer and pictures of a notebook
 notebook_page.py   the HTML page of one notebook
-page.py            what all pages share: frame, Markdown to HTML, formulas to MathML
+page.py            functions for all pages: page frame, Markdown to HTML, formulas to MathML
 slides.py          the slides of one notebook
 verdict_page.py    the HTML table of verdicts
 """

@@ -1,4 +1,4 @@
-"""Execute notebooks with papermill, two kernels at a time, which share the cores of the machine.
+"""Execute notebooks with papermill in two kernels at a time, which share the machine's cores.
 
 A notebook needs one cell with the tag `parameters` that sets scale, seeds, tasks, runs_dir and
 scheduler. If a notebook fails, its outcome names the cell and the error, and the other notebooks
@@ -32,25 +32,25 @@ from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
-AT_ONCE = 2  # kernels; on a laptop, more of them would not be faster
+MAX_KERNELS = 2  # at a time; on a laptop, more kernels would not be faster
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# papermill would log the error that the outcome holds
+# Silence papermill's log of an error, because the outcome has the error.
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
 def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[NotebookOutcome]:
-    """Execute notebooks, at most AT_ONCE at a time, write them into `out_dir`, and return their
-    outcomes in the order given.
+    """Execute notebooks, at most MAX_KERNELS at a time, write them into `out_dir`, and return their
+    outcomes in the order of `paths`.
 
-    After an interrupt the files of notebooks that did not finish stay as they were.
+    An interrupt leaves the files in `out_dir` of unfinished notebooks unchanged.
     """
     cores = machine.cores()
-    at_once = max(1, min(AT_ONCE, cores, len(paths)))
+    at_once = max(1, min(MAX_KERNELS, cores, len(paths)))
     pool, outcomes = ThreadPoolExecutor(at_once), {}
     futures = {pool.submit(_execute, path, parameters, cores // at_once): path for path in paths}
     try:
@@ -84,10 +84,10 @@ def _write(nb: nbformat.NotebookNode, source: Path, out_dir: Path) -> NotebookOu
 
 
 def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.NotebookNode:
-    """Return the executed notebook. If it failed, `metadata.papermill.error` has the error, and
-    the notebook is executed up to it.
+    """Return the executed notebook. If a cell failed, `metadata.papermill.error` has the error, and
+    the cells after this cell are not executed.
 
-    threads: the number of threads of the kernel; 0 = as many as the environment says.
+    threads: the number of threads of the kernel; 0 means the number in the environment variables.
     """
     # run in the notebook's folder, as JupyterLab does, but write no files into an installed package
     working_dir = path.resolve().parent if CHECKOUT or KIT not in path.resolve().parents else WORK
@@ -99,8 +99,8 @@ def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.
         ]
         kernel, error = {"threads": threads}, ""
         if os.name == "posix" and len(temp_dir) < 90:
-            # kernels that start side by side may choose the same TCP port; the path of a socket
-            # has at most about 100 characters
+            # sockets instead of TCP, because kernels that start at the same time may choose the
+            # same port; the path of a socket may have about 100 characters
             kernel |= {"transport": "ipc", "ip": f"{temp_dir}/k"}
         try:
             pm.execute_notebook(
@@ -119,22 +119,22 @@ def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.
             error = f"{type(failed).__name__}: {failed}"
         nb = nbformat.read(out, as_version=4) if out.exists() else nbformat.v4.new_notebook()
     execution = nb.metadata.setdefault("papermill", {})
-    # names without folders, because the report may be published
+    # file names without folders, because the report may be published
     execution.update(input_path=path.name, output_path=path.name, error=error)
     return nb
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel that runs this Python."""
+    """A kernel manager that starts the kernel with the Python of this process."""
 
-    threads = Int(0, help="0 = as many as the environment says").tag(config=True)
+    threads = Int(0, help="0 means the number in the environment variables").tag(config=True)
 
     async def start_kernel(self, **options: Any) -> None:
         """Start the kernel with the environment variables that a notebook of the study needs."""
         env = dict(os.environ)
         env.pop("MPLBACKEND", None)  # with a backend for scripts, cells would show no figures
         env[KERNEL] = "1"
-        if CHECKOUT:  # the checkout may not be installed
+        if CHECKOUT:  # the package in the checkout may not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.threads:
             env.update(dict.fromkeys(THREAD_VARIABLES, str(self.threads)))

@@ -1,6 +1,6 @@
 """The HTML page of one executed notebook, in light and dark colours, for wide and narrow screens.
 
-The page has no script and loads nothing from the network. A widget is shown as its picture
+The page has no script and loads nothing from the network. A widget is shown as a picture
 (`mambanorm_study/widgets/`).
 """
 
@@ -17,7 +17,7 @@ from traitlets.config import Config
 from mambanorm_study.report.notebooks import NotebookOutcome
 from mambanorm_study.report.page import enlarge_on_click, link_pages, mathml, page, template
 
-# The formats of an output, the preferred ones first; none of them needs a script.
+# Formats of a cell's output in the order of preference; none of these formats needs a script.
 OUTPUT_FORMATS = [
     "text/html",
     "text/markdown",
@@ -30,7 +30,7 @@ OUTPUT_FORMATS = [
 
 
 class Renderer(IPythonRenderer):
-    """nbconvert's Markdown renderer with MathML instead of MathJax, which needs a script."""
+    """nbconvert's Markdown renderer, but with MathML, because MathJax needs a script."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body)
@@ -42,8 +42,8 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
-# nbconvert's plain template, but cells with the tag `solution` are folded, and HTML in the Markdown
-# of an output is escaped, because an answer shows text from the run store.
+# nbconvert's plain template with two changes: cells with the tag `solution` are folded, and HTML in
+# the Markdown of an output is escaped, because answers contain text from the run store.
 CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
 <details class="solution"><summary>Show the solution: code and result</summary>
@@ -58,8 +58,8 @@ CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 </div>{% endblock %}"""
 
 
-class Cells(HTMLExporter):
-    """An exporter of the cells of a notebook as HTML, without a page around them."""
+class CellExporter(HTMLExporter):
+    """An exporter that returns the cells of a notebook as HTML, without the rest of a page."""
 
     def __init__(self):
         super().__init__(
@@ -88,21 +88,21 @@ def to_html(
 ) -> str:
     """Return the page of an executed notebook, with links to the page before and the page after.
 
-    Links to notebooks lead to their pages.
+    Links to other notebooks are replaced by links to the pages of these notebooks.
     """
     nb = nbformat.read(outcome.notebook, as_version=4)
-    nb.metadata.pop("widgets", None)  # the state of widgets, which only their scripts read
-    cells, _ = Cells().from_notebook_node(nb)
+    nb.metadata.pop("widgets", None)  # the state of the widgets, which only a widget's script reads
+    cells, _ = CellExporter().from_notebook_node(nb)
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
     links = template("navigation.html", before=before, after=after)
-    body = f"{links}\n{sections(cells)}\n{enlarge_on_click(cells)}\n{links}"
+    body = f"{links}\n{section_links(cells)}\n{enlarge_on_click(cells)}\n{links}"
     return link_pages(page(outcome.title, body, colours, template("notebook.css")))
 
 
-def sections(cells: str) -> str:
-    """Return a folded list of links to the sections of a page; "" if it has none."""
+def section_links(cells: str) -> str:
+    """Return a folded list of links to the sections of a page; "" for a page without sections."""
     headings = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
     links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     return f"<details><summary>On this page</summary><ul>{links}</ul></details>" if links else ""

@@ -1,11 +1,11 @@
-"""The study's notebooks: their files, and what the report shows of an executed one.
+"""The study's notebooks: their files, and what the report shows of an executed notebook.
 
 The report reads from a notebook:
 
     # Title               the first line of the first Markdown cell
     **Question.** …       a paragraph of the first Markdown cell
     tag `answer`          a code cell that displays the answer in Markdown
-    tag `thumbnail`       a code cell whose picture is on the notebook's card
+    tag `thumbnail`       a code cell whose picture is shown on the notebook's card
     tag `found`           a code cell whose Markdown and pictures open the first page
     tag `first`           a code cell whose output is above the cards of all notebooks
 """
@@ -29,15 +29,17 @@ from mambanorm_study.runs.grid import check_names
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-NOTEBOOKS = KIT / "notebooks"
+NOTEBOOK_FOLDER = KIT / "notebooks"
 
 
 def find_notebooks(names: str | Sequence[str] | None = None) -> list[Path]:
-    """Return the paths of the notebooks, in teaching order. ValueError for an unknown name.
+    """Return the paths of the notebooks in teaching order. Raise ValueError for an unknown name.
 
-    names: names or their beginnings, such as "03"; None = all.
+    names: names of notebooks or beginnings of names, such as "03"; None means all notebooks.
     """
-    paths = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
+    paths = sorted(
+        path for path in NOTEBOOK_FOLDER.glob("*.ipynb") if not path.name.startswith(".")
+    )
     if names is None:
         return paths
     chosen = set()
@@ -50,9 +52,9 @@ def find_notebooks(names: str | Sequence[str] | None = None) -> list[Path]:
 
 
 def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
-    """Copy the notebooks into a folder, and return the names of those that were not overwritten.
+    """Copy the notebooks into a folder; return the names of the files that were not overwritten.
 
-    A notebook of the folder that differs is overwritten only with `force`.
+    A file in the folder that differs from the notebook is overwritten only with `force`.
     """
     skipped = []
     for path in find_notebooks():
@@ -66,24 +68,26 @@ def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class NotebookOutcome:
-    """One executed notebook: its errors, and what its card shows."""
+    """Outcome of one executed notebook: its error, and what the report shows of it."""
 
     name: str
     wall_s: float = 0.0  # seconds of the execution
     executed: str = ""  # date and time, UTC
-    notebook: Path | None = None  # the executed notebook, up to an error
+    notebook: Path | None = (
+        None  # file of the executed notebook; cells after an error are not executed
+    )
     title: str = ""
     question: str = ""  # Markdown
     answer: str = ""  # Markdown
     thumbnail: str = ""  # HTML of a picture
     found: str = ""  # HTML that opens the first page
     first: str = ""  # HTML above the cards of all notebooks
-    error: str = ""  # the cell that failed, and its error
-    failed_runs: int = 0  # the number of its runs that could not be trained
+    error: str = ""  # the cell that failed, and the error
+    failed_runs: int = 0  # number of the notebook's runs that could not be trained
 
     @property
     def problem(self) -> str:
-        """The error in one line; "" if the notebook and its runs are complete."""
+        """The first line of the error, or how many runs failed; "" if nothing failed."""
         if self.error:
             return self.error.splitlines()[0]
         return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
@@ -100,10 +104,12 @@ def read_outcome(path: Path) -> NotebookOutcome:
     nb = nbformat.read(path, as_version=4)
     execution = nb.metadata.get("papermill", {})
     texts = [cell.source for cell in nb.cells if cell.cell_type == "markdown"]
-    # the first text may be an error that papermill added
+    # the first Markdown cell may be an error message that papermill added
     opening = next((text for text in texts if text.startswith("# ")), f"# {path.stem}")
     question = re.search(r"^\*\*Question\.\*\*\s(.+?)(?:\n\n|\Z)", opening, re.M | re.DOTALL)
-    answers = [output.get("data", {}).get("text/markdown", "") for output in _outputs(nb, "answer")]
+    answers = [
+        output.get("data", {}).get("text/markdown", "") for output in _outputs_of_tag(nb, "answer")
+    ]
     return NotebookOutcome(
         name=path.stem,
         wall_s=execution.get("duration") or 0.0,
@@ -113,9 +119,9 @@ def read_outcome(path: Path) -> NotebookOutcome:
         question=question[1] if question else "",
         error=execution.get("error", ""),
         answer="\n\n".join(filter(None, answers)),
-        found="\n".join(map(_as_html, _outputs(nb, "found"))),
-        first="\n".join(map(_as_html, _outputs(nb, "first"))),
-        thumbnail="".join(pictures_of(_outputs(nb, "thumbnail"))[:1]),
+        found="\n".join(map(_as_html, _outputs_of_tag(nb, "found"))),
+        first="\n".join(map(_as_html, _outputs_of_tag(nb, "first"))),
+        thumbnail="".join(pictures_of(_outputs_of_tag(nb, "thumbnail"))[:1]),
     )
 
 
@@ -124,27 +130,27 @@ def tags_of(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _outputs(nb: NotebookNode, tag: str) -> list[NotebookNode]:
+def _outputs_of_tag(nb: NotebookNode, tag: str) -> list[NotebookNode]:
     """Return the outputs of the cells with a tag."""
     return [output for cell in nb.cells if tag in tags_of(cell) for output in cell.outputs]
 
 
 def _as_html(output: NotebookNode) -> str:
-    """Return the picture, the Markdown or the HTML of an output; "" if it has none of them."""
+    """Return the picture, Markdown or HTML of an output as HTML; "" if it has none of the three."""
     data = output.get("data", {})
     if "image/png" in data:
-        return f"<div>{_image(output)}</div>"
+        return f"<div>{_image_html(output)}</div>"
     if "text/markdown" in data:
         return f"<div>{markdown(data['text/markdown'])}</div>"
     return data.get("text/html", "")
 
 
-def _image(output: NotebookNode) -> str:
+def _image_html(output: NotebookNode) -> str:
     alt = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""))
     data = "".join(output.data["image/png"].split())
     return f'<img alt="{alt}" src="data:image/png;base64,{data}">'
 
 
 def pictures_of(outputs: list[NotebookNode]) -> list[str]:
-    """Return the pictures among outputs as HTML."""
-    return [_image(output) for output in outputs if "image/png" in output.get("data", {})]
+    """Return the pictures in the outputs of cells, each as HTML."""
+    return [_image_html(output) for output in outputs if "image/png" in output.get("data", {})]

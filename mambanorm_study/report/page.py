@@ -1,6 +1,6 @@
-"""What all pages of the report share: frame, Markdown to HTML, formulas to MathML.
+"""Functions for all pages of the report: page frame, Markdown to HTML, formulas to MathML.
 
-A page has no script and loads nothing from the network. Its frame is in `templates/`.
+A page has no script and loads nothing from the network. The page frame is `templates/page.html`.
 """
 
 import html
@@ -12,12 +12,12 @@ from xml.etree.ElementTree import tostring
 from mambanorm_study.figures.colours import PAGE_DARK, PAGE_LIGHT
 
 TEMPLATES = Path(__file__).with_name("templates")
-# attributes that a formula must not bring into a page
+# attributes that are removed from formulas
 UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
 
 
 def page(title: str, body: str, *styles: str) -> str:
-    """Return a page of HTML. title: text; body: HTML; styles: CSS beside that of every page."""
+    """Return a page of HTML. title: text; body: HTML; styles: CSS of this page only."""
     return template("page.html", title=title, style="\n".join([stylesheet(), *styles]), body=body)
 
 
@@ -27,15 +27,16 @@ def stylesheet() -> str:
 
 
 def template(name: str, **values: object) -> str:
-    """Return a file of `templates/` with its values filled in.
+    """Return the text of a file in `templates/` with the values filled in.
 
-    Values are escaped unless the file says `|safe`. jinja2.UndefinedError for a missing value.
+    Values are escaped unless the file says `|safe`. Raises jinja2.UndefinedError for a missing
+    value.
     """
     return _environment().get_template(name).render(values)
 
 
 def add_templates(folder: Path) -> None:
-    """Let `template` find the files of another folder too."""
+    """Let `template` find the files of a further folder too."""
     _environment().loader.searchpath.append(str(folder))
 
 
@@ -64,7 +65,7 @@ def enlarge_on_click(text: str) -> str:
 
 
 def link_pages(text: str) -> str:
-    """Return the HTML with links to notebooks replaced by links to their pages in the report.
+    """Return the HTML with links to notebooks replaced by links to the notebooks' pages.
 
     A link to another file of the checkout is replaced by the file's name, because the report may be
     in any folder.
@@ -78,14 +79,14 @@ def link_pages(text: str) -> str:
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
-# How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`
+# The opening of an answer: `**Answer** (quick scale · 3 seeds: a sketch).`
 OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*")
 
 
 def key_lines(answer: str) -> list[str]:
     """Return the first three paragraphs or bullets of an answer, without its opening and tables.
 
-    index.css shortens each to its first lines.
+    index.css shows only the first lines of each paragraph or bullet.
     """
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
     texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
@@ -93,7 +94,7 @@ def key_lines(answer: str) -> list[str]:
 
 
 def answer_in_short(answer: str) -> str:
-    """Return the key lines of an answer, followed by its scale and seeds, as HTML."""
+    """Return the key lines of an answer, then the scale and the seeds in its opening, as HTML."""
     opening = OPENING.match(answer)
     lines = markdown("\n".join(f"- {line}" for line in key_lines(answer)))
     basis = f'<p class="basis">{html.escape(opening[1])}</p>' if opening and opening[1] else ""
@@ -111,20 +112,22 @@ def markdown(text: str) -> str:
 
 
 def mathml(tex: str, display: str = "inline") -> str:
-    """Return TeX as MathML, which browsers draw without a script; TeX that cannot be converted is
-    returned as code.
+    """Return a formula in TeX as MathML, which browsers draw without a script.
 
-    The text of a formula is escaped after the conversion, so that `\\text{<script>}` adds no
-    script. The attributes of \\href and \\style are removed.
+    A formula that cannot be converted is returned as code. The text of a formula is escaped after
+    the conversion, so that `\\text{<script>}` adds no script. The attributes of \\href and \\style
+    are removed.
     """
     from latex2mathml.converter import convert_to_element
 
     try:
         formula = convert_to_element(tex, display=display)
-    except Exception:  # the library raises many types, and one formula must not stop the report
+    except (
+        Exception
+    ):  # latex2mathml raises many types of errors, and one formula must not stop the report
         return f"<code>{html.escape(tex)}</code>"
     for element in formula.iter():
-        element.text = html.unescape(element.text or "")  # the library writes < as &lt;
+        element.text = html.unescape(element.text or "")  # latex2mathml writes < as &lt;
         for name in UNSAFE_ATTRIBUTES.intersection(element.keys()):
             del element.attrib[name]
     return tostring(formula, encoding="unicode")

@@ -1,4 +1,4 @@
-"""The plan of a study: its notebooks, the runs that they read, and the runs that must be trained.
+"""The plan of a study: its notebooks, the runs that the notebooks read, and the runs to train.
 
 This module does not import Jupyter, so that a dry run is quick.
 """
@@ -21,18 +21,18 @@ class StudyPlan:
     """The notebooks of a study and their runs."""
 
     scale: str
-    tasks: list[str] | None  # None = the tasks of the scale
-    seeds: int | list[int] | None  # None = the seeds of the scale
-    runs_dir: str | Path | None  # the run store; None = the environment's
+    tasks: list[str] | None  # None means the tasks of the scale
+    seeds: int | list[int] | None  # None means the seeds of the scale
+    runs_dir: str | Path | None  # the run store; None means the store that the environment sets
     paths: list[Path]  # the notebooks, in teaching order
-    left_out: list[str]  # notebooks that take none of the tasks
+    left_out: list[str]  # names of the notebooks that use none of `tasks`
     configs: list[RunConfig]  # all runs that the notebooks read
-    # notebook → runs to train on this machine: those that are not recorded, and new seeds
+    # notebook → runs to train on this machine: runs that are not recorded, and runs on new seeds
     trained_here: dict[str, list[RunConfig]]
 
     @property
     def configs_trained_here(self) -> list[RunConfig]:
-        """All runs to train on this machine, each once."""
+        """All runs to train on this machine, without duplicates."""
         return unique(chain.from_iterable(self.trained_here.values()))
 
 
@@ -45,30 +45,33 @@ def plan_study(
     notebooks: str | Sequence[str] | None = None,
     draw: bool = True,
 ) -> StudyPlan:
-    """Return the plan of a study. ValueError for an unknown scale, task or notebook.
+    """Return the plan of a study. Raise ValueError for an unknown scale, task or notebook.
 
-    notebooks: names or their beginnings; None = all. draw: if the run store has no fresh seed yet,
-    draw one at random and store it.
+    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: if the run
+    store has no new seed for this machine yet, draw one at random and store it.
     """
     scale = study_scale(scale)
     if tasks is not None:
         tasks = [check_task(name) for name in check_names("tasks", tasks)]
     paths = find_notebooks(notebooks)
     runs = notebook_runs(scale, tasks, seeds)
-    left_out = [path.stem for path in paths if tasks and takes_none(path.stem, runs, tasks, scale)]
+    left_out = [path.stem for path in paths if tasks and is_left_out(path.stem, runs, tasks, scale)]
     paths = [path for path in paths if path.stem not in left_out]
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     configs = unique(chain.from_iterable(runs.values()))
     to_train = {
-        name: trained_here(its_runs, runs_dir, draw=draw) for name, its_runs in runs.items()
+        name: trained_here(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
     }
     return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
 
 
-def takes_none(
+def is_left_out(
     notebook: str, runs: dict[str, list[RunConfig]], tasks: Sequence[str], scale: str
 ) -> bool:
-    """Return True if a notebook takes none of the tasks. runs: see `notebook_runs`."""
+    """Return True if a study of `tasks` leaves out a notebook, which uses none of the tasks.
+
+    runs: notebook → runs, see `notebook_runs`.
+    """
     if notebook in runs:
         return runs[notebook] == []
     takes_tasks = notebook in NOTEBOOKS and NOTEBOOKS[notebook].task_kinds

@@ -1,8 +1,8 @@
 """The slides of a notebook: its question, predictions, figures, answer and exercises.
 
-They are one HTML file, which loads nothing from the network: it contains all pictures and
-reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license). The notebook's text above
-a figure becomes the speaker notes of the figure's slide.
+The slides are one HTML file, which loads nothing from the network: the file contains all pictures
+and reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license). The notebook's text
+above a figure becomes the speaker notes of the figure's slide.
 """
 
 import html
@@ -17,12 +17,12 @@ from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
 from mambanorm_study.report.page import TEMPLATES, answer_in_short, markdown, stylesheet, template
 
-# A Markdown cell with one of these words asks the reader to predict, and becomes a slide.
+# A Markdown cell with one of these words asks the reader for a prediction; it becomes a slide.
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 
-# The headings of exercises, which become slides as well.
+# Headings of sections with exercises, whose Markdown cells become slides.
 EXERCISES = ("Exercises", "Try")
-LONG_SLIDE = 700  # characters; the text of a longer slide is smaller
+LONG_SLIDE = 700  # characters; a slide with more text has smaller type
 KEYS = (
     "→ next · T text of the notebook · O overview · F full screen; "
     "to print, add ?print-pdf to the address"
@@ -38,7 +38,7 @@ class Slide:
     notes: str = ""
     kind: str = "text"  # title | text | figure | answer
 
-    def section(self) -> str:
+    def to_html(self) -> str:
         """Return the HTML of the slide."""
         size = " long" if len(re.sub("<[^>]*>", "", self.body)) > LONG_SLIDE else ""
         level = "h1" if self.kind == "title" else "h2"
@@ -55,9 +55,9 @@ def make_slides(
 ) -> list[Path]:
     """Write the slides of notebooks into a folder as `<name>.slides.html`, and return the paths.
 
-    names: names or their beginnings; None = all. source: a folder of executed notebooks, such as a
-    report; None = the notebooks of the kit. ValueError for an unknown notebook, and for a source
-    that has none of the notebooks.
+    names: names of notebooks or beginnings of names; None means all notebooks. source: a folder of
+    executed notebooks, such as a report; None means the notebooks of the kit. Raises ValueError for
+    an unknown notebook, and for a source that has none of the notebooks.
     """
     paths = find_notebooks(names)
     if source is not None:
@@ -85,7 +85,7 @@ def deck(path: Path) -> str:
         title=html.escape(slides[0].heading),
         style="\n".join([stylesheet(), reveal_css, template("slides.css")]),
         script=reveal_js,
-        slides="\n".join(slide.section() for slide in slides),
+        slides="\n".join(slide.to_html() for slide in slides),
     )
 
 
@@ -117,5 +117,5 @@ def slides_of(path: Path) -> Iterator[Slide]:
 
 
 def _web_links_only(text: str) -> str:
-    """Return the text without its links to files, which are not in the folder of the slides."""
+    """Return the text without links to files, which are not in the folder of the slides."""
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)

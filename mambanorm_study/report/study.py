@@ -38,13 +38,13 @@ def run_study(
 ) -> list[NotebookOutcome]:
     """Train the missing runs, execute the notebooks, write the report, and return the outcomes.
 
-    scheduler, workers: see `sweep`. out_dir: None = reports/<scale>. A run or a notebook that fails
-    raises no error but is in the outcomes. Raises OSError, before anything is trained, for a folder
-    that cannot be written to.
+    scheduler, workers: see `sweep`. out_dir: None means reports/<scale>. A run or a notebook that
+    fails raises no error; the outcome of the notebook reports the failure. Raises OSError, before
+    anything is trained, if `out_dir` cannot be written to.
     """
     start = time.monotonic()
     for name in plan.left_out:
-        print(f"{name} is left out: {', '.join(plan.tasks)} is none of its tasks")
+        print(f"{name} is left out: it uses none of the tasks {', '.join(plan.tasks)}")
     out_dir = writable_folder(out_dir or WORK / "reports" / plan.scale, "the report")
     facts = study_facts(plan.scale, check_source(), plan.configs, plan.tasks)
 
@@ -81,13 +81,13 @@ def run_study(
     return outcomes
 
 
-# --source → where the runs come from, in the words of the report.
+# Value of --source → sentence of the report on where the runs come from.
 SOURCE_WORDS = {
     "auto": (
-        "recorded runs are read; other runs, and a fresh seed of each compared arm, are trained "
+        "recorded runs are read; other runs, and one new seed of each compared arm, are trained "
         "here"
     ),
-    "recorded": "recorded runs are read; only a fresh seed of each compared arm is trained here",
+    "recorded": "recorded runs are read; only one new seed of each compared arm is trained here",
     "trained": "all runs are trained here",
 }
 
@@ -95,7 +95,7 @@ SOURCE_WORDS = {
 def study_facts(
     scale: str, source: str, configs: Sequence[RunConfig], tasks: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return the first page's table on the study: label → text. configs: all its runs."""
+    """Return the facts on the first page, label → text. configs: all runs of the study."""
     names = tasks or dict.fromkeys(config.task for config in configs)
     titles = [f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names]
     facts = {
@@ -113,7 +113,7 @@ def study_facts(
 
 
 def write_report(outcomes: Sequence[NotebookOutcome], out_dir: Path, facts: dict[str, str]) -> Path:
-    """Write the page of each notebook and the first page of the report, and return its path.
+    """Write the page of each notebook and the first page; return the path of the first page.
 
     The pages load nothing from the network.
     """

@@ -1,6 +1,6 @@
 """The verdicts as an HTML table with one row per claim and task.
 
-A row unfolds to the details, the figure and the command of its claim.
+A click on a row unfolds the details, the figure and the command of the row's claim.
 """
 
 import base64
@@ -14,44 +14,44 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
 from mambanorm_study.tables.run_tables import label
 
-MAX_RATES = 4  # learning rates of more arms are not shown
+MAX_RATES = 4  # learning rates are shown for at most this many arms
 
 
 def verdict_html(
     verdicts: Sequence[Any],
     *,
-    beside: Mapping[tuple[str, str], str] | None = None,
+    last_column: Mapping[tuple[str, str], str] | None = None,
     caption: str = "",
     pictures: bool = True,
 ) -> str:
     """Return a list of `mambanorm_study.claims.Verdict` as an HTML table.
 
-    beside: (claim id, task) → the text of the last column, such as the verdict on the reader's
-    runs; None = the paper's number. pictures: draw the comparisons of a claim in the part of its
-    row that unfolds.
+    last_column: (claim id, task) → the text of the last column, such as the verdict on the reader's
+    runs; None means that the last column has the paper's number. pictures: also draw the
+    comparisons of each claim, in the part of the row that unfolds.
     """
-    # imported here, because the other pages need no matplotlib
+    # imported here, because the report's other pages need no matplotlib
     from mambanorm_study.figures.verdicts import WORD_COLOURS, WORD_MEANINGS
 
     counts = Counter(verdict.word for verdict in verdicts)
     return template(
         "verdicts.html",
-        rows=[_row(verdict, beside, pictures) for verdict in verdicts],
+        rows=[_row(verdict, last_column, pictures) for verdict in verdicts],
         counted=", ".join(f"{counts[word]} {word}" for word in WORD_MEANINGS if counts[word]),
         caption=caption,
-        last="your runs" if beside else "paper",
+        last="your runs" if last_column else "paper",
         colours=WORD_COLOURS,
         meanings=WORD_MEANINGS,
     )
 
 
 def _row(
-    verdict: Any, beside: Mapping[tuple[str, str], str] | None, pictures: bool
+    verdict: Any, last_column: Mapping[tuple[str, str], str] | None, pictures: bool
 ) -> dict[str, Any]:
     paper, task = verdict.turns_on.paper, f" --tasks {verdict.task}" if verdict.task else ""
     last = "–" if math.isnan(paper) else f"{paper:+.3g}".replace("-", "−")
-    if beside:
-        last = beside.get((verdict.claim.id, verdict.task), "–")
+    if last_column:
+        last = last_column.get((verdict.claim.id, verdict.task), "–")
     return dict(
         id=verdict.claim.id,
         task=verdict.task,
@@ -69,7 +69,7 @@ def _row(
 
 
 def _details(verdict: Any) -> dict[str, str]:
-    """Return the paragraphs that a row unfolds to: their first words → their text."""
+    """Return the paragraphs of the part of a row that unfolds, as heading → text."""
     claim, row = verdict.claim, verdict.turns_on
     details = {
         "Measured": claim.quantity,
@@ -88,7 +88,7 @@ def _details(verdict: Any) -> dict[str, str]:
 def _picture(verdict: Any) -> str:
     """Return the figure of a claim's comparisons as the data URL of a small image.
 
-    "" if a single comparison decides, and for the verdict "no word".
+    Returns "" if a single comparison decides, and for the verdict "no word".
     """
     n_deciding = sum(row.decides for row in verdict.rows)
     if n_deciding < 2 or not verdict.n or verdict.turns_on.why:

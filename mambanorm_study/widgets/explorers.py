@@ -1,8 +1,9 @@
-"""The explorers: controls above one picture that follows them.
+"""The explorers: controls above one picture, which is drawn again when a control changes.
 
 JupyterLab and voila show the widget. GitHub, the report and an untrusted notebook show the picture
-alone, as a PNG. Each explorer is two functions: one draws the picture of the controls' values, one
-makes the controls. Pictures must be drawn quickly, so they are `quick_figure`s.
+alone, as a PNG. Each explorer has two functions: `draw_…` returns the figure for given values of
+the controls, `explore_…` makes the controls. The figures must be drawn quickly, so they are made by
+`quick_figure`.
 """
 
 import gc
@@ -21,7 +22,7 @@ from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.norms import NORMS
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.figures.colours import COMBINATION, GREY, INDIGO, INK, norm_colour
-from mambanorm_study.figures.diagrams import draw_block, draw_cells, moving_cells
+from mambanorm_study.figures.diagrams import draw_block, draw_cells, influencing_cells
 from mambanorm_study.figures.lessons import draw_row, example_batch, mean_sd
 from mambanorm_study.figures.style import StudyFigure, finish, jitter, quick_figure, styled
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT, CHANGES, output_change, prepared_norm
@@ -34,17 +35,17 @@ from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 class Picture(w.Image):
     """An image whose `tooltip` is its alternative text.
 
-    Image lacks a description, and ipywidgets shows tooltips only of widgets that have one.
+    `ipywidgets.Image` has no description, and ipywidgets shows a tooltip only if a widget has one.
     """
 
     description = Unicode("").tag(sync=True)
 
 
 class Explorer(w.VBox):
-    """Controls above the figure that `draw` makes of their values.
+    """Controls above a figure, which the function `draw` makes from the values of the controls.
 
-    draw: called with the value of each control by name. If it raises ValueError, its message is
-    shown and the last picture stays.
+    draw: gets the value of each control as a keyword. If `draw` raises ValueError, the error's
+    message is shown and the last picture stays.
     """
 
     def __init__(self, draw: Callable[..., StudyFigure], **controls: w.Widget):
@@ -58,7 +59,8 @@ class Explorer(w.VBox):
         row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.message, self.picture])
         self.add_class("mambanorm-explorer")
-        gc.freeze()  # drawing triggers the garbage collector, which would visit all of torch
+        # otherwise, drawing would make the garbage collector visit all objects of torch
+        gc.freeze()
         self._redraw()
 
     @property
@@ -67,46 +69,49 @@ class Explorer(w.VBox):
         return {name: control.value for name, control in self.controls.items()}
 
     def _redraw(self, *_) -> None:
-        """Show the picture of the current values."""
+        """Draw and show the picture for the current values, or show the message of a ValueError."""
         try:
             self.figure = self._draw(**self.values)
         except ValueError as error:
             self.message.value = f"<p>{escape(str(error))}</p>"
             return
         self.message.value = ""
-        png, words = self.figure._repr_png_(1.0), self.figure.get_label()
+        png, alt_text = self.figure._repr_png_(1.0), self.figure.get_label()
         with self.picture.hold_sync():
-            self.picture.value, self.picture.tooltip = png, words
+            self.picture.value, self.picture.tooltip = png, alt_text
 
     def _repr_mimebundle_(self, **options):
         png, metadata = self.figure._repr_mimebundle_()
         return {**super()._repr_mimebundle_(**options), **png}, metadata
 
 
-# Options of every slider: its name and its number take half of the width.
+# Options of every slider. Half of the width is for the slider's name and number.
 SLIDER = dict(continuous_update=False, layout=dict(width="380px", max_width="100%"))
 
 
 @styled
 def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyFigure:
-    """Return the cells that share a statistic, and one row of a batch before and after the norm."""
+    """Return a figure of the cells that share a statistic, and of a row before and after the norm.
+
+    offset, spread: see `example_batch`.
+    """
     x = example_batch(offset=offset, spread=spread)
     prepared = prepared_norm(norm, x, training=training)
     changes = {change: output_change(prepared, change, x) for change in CHANGES}
-    trials = [
+    table_rows = [
         (change, f"moves by {size:.0%}" if size >= CHANGE_LIMIT else "unmoved")
         for change, size in changes.items()
     ]
     margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)
     layout = [["cube", "before", "after"], ["trials", "before", "after"]]
     fig, axes = quick_figure(layout, height=4.2, margins=margins, width_ratios=(0.95, 1, 1))
-    cells = moving_cells(norm, training=training)
+    cells = influencing_cells(norm, training=training)
     draw_cells(axes["cube"], cells, norm_colour(norm))
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", loc="center")
     axes["trials"].set_axis_off()
     axes["trials"].set_title("what moves the output of row 1?")
     axes["trials"].table(
-        trials, cellLoc="left", colWidths=(0.68, 0.42), edges="open", bbox=(-0.05, 0, 1.1, 1)
+        table_rows, cellLoc="left", colWidths=(0.68, 0.42), edges="open", bbox=(-0.05, 0, 1.1, 1)
     )
     for key, values in (("before", x), ("after", prepared(x).detach())):
         limit = draw_row(axes[key], values[0])
@@ -121,7 +126,7 @@ def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyF
         f"{norm}, {'train' if training else 'eval'} mode",
         f"a made-up batch of {rows} rows, {length} positions, {channels} channels (seed 0)",
         "cube: the cells on which the front cell, top right, depends",
-        "tried on this batch: the change of row 1's first half over its size; "
+        "table: how much the output of row 1's first half moves, relative to its size; "
         f"unmoved: less than {CHANGE_LIMIT:.0%}",
     )
 
@@ -140,7 +145,8 @@ def explore_norms() -> Explorer:
     )
 
 
-# (scale, task): recorded tasks whose score is an accuracy and that a Mamba block learns.
+# (scale, task) of recorded runs that are scored by accuracy and in which Mamba blocks learn the
+# task.
 TASKS = (
     ("evening", RECORDED_TASKS[0]),
     ("quick", "digits"),
@@ -156,10 +162,10 @@ def evidence(scale: str) -> Evidence:
     return Evidence(recorded(scale), scale)
 
 
-def recorded_arm(arm: str) -> pd.DataFrame:
+def recorded_runs(arm: str) -> pd.DataFrame:
     """Return the recorded runs of an arm at its best learning rate, one row per task and seed.
 
-    Columns: scale, task and COLUMNS. score: test accuracy in per cent; that of a diverged run is
+    Columns: scale, task and COLUMNS. score: test accuracy in per cent; a diverged run has the score
     `chance`. The frame is empty if the arm is not recorded.
     """
     tasks = []
@@ -172,23 +178,25 @@ def recorded_arm(arm: str) -> pd.DataFrame:
 
 
 CUSTOM = "your own"
-# Mamba's original arm, the paper's proposals, and published models with norms at further sites.
-NAMED = {
+# Name → preset: Mamba's original arm, the paper's proposals, and published models with norms at
+# further sites.
+PRESET_MODELS = {
     name: preset for name, preset in PRESETS.items() if preset.arm.more or preset.section == "4.5"
 }
 
 
 @styled
 def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
-    """Return the block of an arm, and its recorded test accuracy; the caption has the parameters.
+    """Return a figure of an arm's block and recorded accuracy; the caption gives its parameters.
 
-    preset: a name in NAMED, which replaces the arm of the other arguments; or CUSTOM.
+    n1, n2, more: the norms of the arm; more: further site → norm. preset: CUSTOM, or a key of
+    PRESET_MODELS, whose arm is then drawn instead.
     """
-    published = NAMED.get(preset)
+    published = PRESET_MODELS.get(preset)
     arm = published.arm if published else Arm(n1, n2, more)
     weightless = bool(published and published.options)
-    results = recorded_arm(str(arm))
-    if weightless:  # only norms with weights are recorded
+    results = recorded_runs(str(arm))
+    if weightless:  # all recorded runs have norms with weights
         results = results.iloc[:0]
     margins = dict(left=0.13, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
     fig, axes = quick_figure([["block"], ["results"]], height=5.4, margins=margins)
@@ -224,10 +232,11 @@ def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
 
 def explore_block() -> Explorer:
     """Choose N1, N2 and the norms at further sites, or a published model. The picture shows the
-    block and the recorded accuracy of its arm; the caption gives the parameters of every part and
-    the time of one block.
+    block and the recorded accuracy of its arm; the caption gives the number of parameters of every
+    part of the model.
     """
-    # all menus share one layout and one style, because a notebook stores the state of each
+    # all menus share one layout and one style, because a notebook stores the state of
+    # every layout and style
     layout, style = w.Layout(width="180px"), DescriptionStyle(description_width="64px")
     menu = partial(w.Dropdown, layout=layout, style=style)
     sites = {
@@ -239,13 +248,16 @@ def explore_block() -> Explorer:
         n1=menu(value="RMSN", options=list(NORMS), description="N1"),
         n2=menu(value="GN", options=list(NORMS), description="N2"),
         **sites,
-        preset=menu(options=[CUSTOM, *NAMED], description="model"),
+        preset=menu(options=[CUSTOM, *PRESET_MODELS], description="model"),
     )
 
 
 @styled
 def draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
-    """Return input u, step size Δ, states h and output y of `scan_by_hand`, by position."""
+    """Return a figure of input u, step size Δ, states h and output y of a scan over the positions.
+
+    source: a key of INPUTS. The other parameters are those of `scan_by_hand`.
+    """
     scan = scan_by_hand(INPUTS[source], delta, a, selective=selective)
     margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
     fig, axes = quick_figure([["u", "Δ"], ["h", "y"]], height=4.8, margins=margins, sharex=True)

@@ -1,4 +1,4 @@
-"""The page of all explorers: its notebook, and the server that shows it (voila)."""
+"""The page of all explorers: the notebook of the page, and the voila server that shows it."""
 
 import tempfile
 import webbrowser
@@ -19,8 +19,8 @@ INTRO = """# mambanorm: explorers
 
 Move a control, and the picture below it follows. The text under each picture says which data it
 shows. Nothing leaves this machine."""
-# The browser may load from this server only, because voila's template requests unused icons from
-# another one.
+# The browser may load files from this server only. Otherwise voila's template would request unused
+# icons from another server.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
     "connect-src 'self' ws://127.0.0.1:*; frame-ancestors 'self'"
@@ -28,7 +28,7 @@ POLICY = (
 
 
 def explorers_notebook() -> nbformat.NotebookNode:
-    """Return the notebook of the page: one cell for each of EXPLORERS, under its title."""
+    """Return the notebook of the page: a title, a text and a code cell for each explorer."""
     cells = [new_code_cell(STYLE), new_markdown_cell(INTRO)]
     for title, make in EXPLORERS.items():
         name, text = make.__name__, " ".join(make.__doc__.split())
@@ -44,13 +44,13 @@ def explorers_notebook() -> nbformat.NotebookNode:
 
 
 def serve(
-    port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print
+    port: int | None = None, *, open_browser: bool = True, announce: Callable[[str], None] = print
 ) -> None:
     """Serve the page at 127.0.0.1 until the process is interrupted; each browser tab has a kernel.
 
-    port: None = 8866, or one near it if 8866 is taken. tell: called with the address, which
-    includes the token. Raises ValueError if voila is not installed, and SystemExit if the given
-    port is taken.
+    port: None means 8866, or a port near it if 8866 is taken. announce: called with the address of
+    the page, which includes the token. Raises ValueError if voila is not installed, and SystemExit
+    if the given port is taken.
     """
     try:
         from voila.app import Voila
@@ -61,24 +61,24 @@ def serve(
         ) from error
 
     class Server(Voila):
-        """Voila that opens an address with the token and blocks other servers."""
+        """Voila that announces the address with the token; its pages load from no other server."""
 
         def init_settings(self) -> dict:
             return super().init_settings() | {"headers": {"Content-Security-Policy": POLICY}}
 
         def launch_browser(self) -> None:
-            tell(self.display_url)
+            announce(self.display_url)
             if open_browser:
                 webbrowser.open(self.display_url)
 
     with tempfile.TemporaryDirectory(prefix="mambanorm-explore-") as folder:
         path = Path(folder) / "explorers.ipynb"
         nbformat.write(explorers_notebook(), path)
-        Server.launch_instance(argv=_options(path, port))
+        Server.launch_instance(argv=_voila_options(path, port))
 
 
-def _options(path: Path, port: int | None) -> list[str]:
-    """Return voila's arguments: this machine only, with a token, and no themes from the address."""
+def _voila_options(path: Path, port: int | None) -> list[str]:
+    """Return voila's options: serve this machine only, require a token, allow no theme in a URL."""
     return [
         str(path),
         "--Voila.ip=127.0.0.1",

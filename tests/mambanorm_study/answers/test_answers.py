@@ -152,7 +152,7 @@ def test_the_answer_on_pairs_names_the_choice_its_rank_and_what_it_beats():
         "points [10.0, 10.0] "
         "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the "
         "original (RMSN→None). The arm with "
-        "the best test accuracy is LN→IN, 80.0 ± 1.0 %. The best arm of one seed loses on the "
+        "the best test accuracy is LN→IN, 80.0 ± 1.0 %. The loss of the best arm of one seed on the "
         "other seeds: 0.0 points.\n"
         "- The paper's own second step, NormVary→IN, has 60.0 ± 1.0 %; the fixed N₁ minus "
         "NormVary: +20.0 points "

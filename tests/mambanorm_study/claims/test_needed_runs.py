@@ -76,7 +76,9 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
     assert "12 seeds" in drawn.get_label()
     assert "the smallest effect of interest" in drawn.get_label()
     assert "over the training budget" in drawn.get_suptitle()
-    with pytest.raises(ValueError, match="none of these claims has been run over the budget"):
+    with pytest.raises(
+        ValueError, match="none of these claims has been run at several numbers of steps"
+    ):
         figures.fig_budget(table.iloc[:0], "protocol 12")
 
 

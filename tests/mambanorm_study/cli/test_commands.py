@@ -42,7 +42,7 @@ def notebook_folder(tmp_path, monkeypatch):
 
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "03_type.ipynb").write_text("{}")
-    monkeypatch.setattr(report, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(report, "NOTEBOOK_FOLDER", tmp_path / "notebooks")
 
 
 def test_values_are_read_by_the_type_of_the_field():

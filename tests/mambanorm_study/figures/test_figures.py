@@ -14,7 +14,7 @@ from mambanorm.arms import PAPER_NORMS
 from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
 from mambanorm_study.figures.colours import BEST
-from mambanorm_study.figures.diagrams import SHAPE, diagram_boxes, moving_cells
+from mambanorm_study.figures.diagrams import SHAPE, diagram_boxes, influencing_cells
 from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
@@ -341,7 +341,7 @@ def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
         assert median == [0, 0, 0, 0]
         assert largest == [1, 2, 3, 4]
     assert "listops" in fig.get_suptitle()
-    with pytest.raises(ValueError, match="holds task listops, digits: draw one"):
+    with pytest.raises(ValueError, match="has several values of task: listops, digits. Select one"):
         figures.fig_token_norms(pd.concat([frame, frame.assign(task="digits")]))
     with pytest.raises(ValueError, match="unknown phase"):
         figures.fig_token_norms(frame, phase="initial")
@@ -436,7 +436,7 @@ MIXED = {"SwitchNorm": ("BN", "IN", "LN-DL")} | dict.fromkeys(
 @pytest.mark.parametrize("name", [name for name in NORMS if name != "NormVary-token"])
 def test_the_registry_names_the_axes_and_members_that_a_norms_output_depends_on(name):
     members = [shared_cells(NORMS[member].axes) for member in MIXED.get(name, (name,))]
-    assert np.array_equal(moving_cells(name), np.any(members, axis=0))
+    assert np.array_equal(influencing_cells(name), np.any(members, axis=0))
 
 
 def test_figure_4_draws_the_arms_norms_and_dashes_none():

@@ -10,7 +10,7 @@ from matplotlib.patches import Polygon, Rectangle
 from mambanorm import NORMS
 from mambanorm_study import figures
 from mambanorm_study.cli.main import main
-from mambanorm_study.figures.diagrams import moving_cells
+from mambanorm_study.figures.diagrams import influencing_cells
 from mambanorm_study.figures.sheet import equation
 
 
@@ -63,7 +63,7 @@ def test_shared_cells_are_hatched_for_printers_without_colour(sheet):
         hatched = [
             patch for patch in box.patches if isinstance(patch, Polygon) and patch.get_hatch()
         ]
-        assert bool(hatched) == bool(moving_cells(name).any())
+        assert bool(hatched) == bool(influencing_cells(name).any())
 
 
 def test_the_command_writes_one_a4_page(tmp_path, capsys):

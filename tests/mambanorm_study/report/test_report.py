@@ -68,7 +68,7 @@ def notebooks(tmp_path, monkeypatch):
     """
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOK_FOLDER", folder)
 
     def write(name, *cells):
         opening = new_markdown_cell(
@@ -222,7 +222,7 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     replace_runs(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
     outcomes = run_study(plan_study("smoke", ["digits"]), **options)
     assert [outcome.name for outcome in outcomes] == ["01_a"]
-    assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
+    assert "02_b is left out: it uses none of the tasks digits" in capsys.readouterr().out
 
 
 # the page

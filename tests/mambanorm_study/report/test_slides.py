@@ -45,7 +45,7 @@ def notebooks(tmp_path, monkeypatch):
     folder.mkdir()
     nbformat.write(new_notebook(cells=cells), folder / "01_one.ipynb")
     nbformat.write(new_notebook(cells=cells[:1]), folder / "02_two.ipynb")
-    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOK_FOLDER", folder)
     return folder
 
 
@@ -63,7 +63,7 @@ def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_ord
     assert "see two?" in slides[0].body  # no link to what does not stand beside the slides
     assert 'href="https://example.org"' in slides[2].body
     assert slides[1].notes == "Words on <the> figure."
-    assert "&lt;the&gt;" in slides[1].section()
+    assert "&lt;the&gt;" in slides[1].to_html()
     assert 'alt="A &quot;figure&quot;"' in slides[1].body
     assert slides[3].body.endswith(f'src="data:image/png;base64,{PNG}">')
     assert '<p class="basis">3 seeds: a sketch</p>' in slides[4].body

@@ -139,8 +139,10 @@ def test_a_verdict_on_old_seeds_is_marked(verdicts):
 
 def test_comparisons_without_a_part_in_the_word_are_marked_in_the_figure(verdicts):
     ticks = figures.fig_claim(verdicts["no gain"]).axes[0].get_yticklabels()
-    beside = [text.get_text().endswith("(beside)") for text in ticks]
-    assert beside == [not row.decides for row in verdicts["no gain"].rows] == [False] + [True] * 4
+    is_marked = [text.get_text().endswith("(not deciding)") for text in ticks]
+    assert (
+        is_marked == [not row.decides for row in verdicts["no gain"].rows] == [False] + [True] * 4
+    )
 
 
 def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(verdicts):
@@ -163,7 +165,7 @@ def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(
 
 def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
     shown = list(verdicts.values())
-    page = verdict_html(shown, beside={("H1s", "digits"): "cannot tell"}, caption="a < b")
+    page = verdict_html(shown, last_column={("H1s", "digits"): "cannot tell"}, caption="a < b")
     assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits</pre>" in page

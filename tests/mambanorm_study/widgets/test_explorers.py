@@ -15,7 +15,7 @@ from mambanorm.arms import PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm_study import widgets
 from mambanorm_study.cli.main import main
-from mambanorm_study.figures.diagrams import moving_cells
+from mambanorm_study.figures.diagrams import influencing_cells
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT, output_change, prepared_norm
@@ -25,9 +25,9 @@ from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets import page
 from mambanorm_study.widgets.explorers import (
     CUSTOM,
-    NAMED,
+    PRESET_MODELS,
     Explorer,
-    recorded_arm,
+    recorded_runs,
 )
 from tests.mambanorm_study.figures.test_figures import assert_labelled
 
@@ -93,8 +93,8 @@ def test_in_eval_mode_batch_norm_depends_on_nobody_else_and_follows_the_scale():
     norm = prepared_norm("BN", x, training=False)
     assert output_change(norm, "other rows", x) == output_change(norm, "later positions", x) == 0
     assert output_change(norm, "all × 3", x) > CHANGE_LIMIT
-    assert not moving_cells("BN", training=False).any()
-    assert moving_cells("BN").any()
+    assert not influencing_cells("BN", training=False).any()
+    assert influencing_cells("BN").any()
 
 
 # the block
@@ -115,7 +115,7 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
 def test_recorded_accuracies_are_those_of_the_recorded_rows():
     from mambanorm_study.runs.recorded_results import recorded
 
-    cell = recorded_arm("RMSN>SSM>GN").query("scale == 'quick' and task == 'digits'")
+    cell = recorded_runs("RMSN>SSM>GN").query("scale == 'quick' and task == 'digits'")
     rows = recorded("quick").set_index("run_id").loc[cell.run_id]
     assert len(cell) == rows.seed.nunique() == len(rows)
     assert np.allclose(cell.score, 100 * rows.test_accuracy)
@@ -125,7 +125,7 @@ def test_recorded_accuracies_are_those_of_the_recorded_rows():
 
 def test_an_arm_that_is_not_recorded_says_so():
     explorer = widgets.explore_block()
-    absent = recorded_arm("Derf>SSM>DyT")
+    absent = recorded_runs("Derf>SSM>DyT")
     assert absent.empty
     assert "this arm is not recorded" in texts(
         explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"})
@@ -159,7 +159,7 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
 def test_a_preset_of_the_explorer_is_the_published_arm():
     explorer = widgets.explore_block()
     assert explorer.values["preset"] == CUSTOM
-    assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
+    assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(PRESET_MODELS)
     for name in ("Jamba", "Falcon-Mamba"):
         explorer.controls["preset"].value = name
         assert f"The model of arm {PRESETS[name].arm.label}" in explorer.picture.tooltip
@@ -207,7 +207,7 @@ def test_the_page_has_every_explorer_under_its_title_with_a_sentence():
 
 
 def test_the_server_listens_on_this_machine_only_and_wants_a_token(tmp_path):
-    options = page._options(tmp_path / "x.ipynb", None)
+    options = page._voila_options(tmp_path / "x.ipynb", None)
     assert "--Voila.ip=127.0.0.1" in options
     assert "--Voila.auto_token=True" in options
     assert "http" not in page.POLICY  # no other server
