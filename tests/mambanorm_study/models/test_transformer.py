@@ -229,7 +229,7 @@ def test_what_a_selector_chooses_is_told_by_class():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (dict(n_heads=3), r"3 heads do not divide d_model=8: n_heads may be one of \[1, 2, 4, 8\]"),
+        (dict(n_heads=3), r"n_heads=3 does not divide d_model=8: valid n_heads are \[1, 2, 4, 8\]"),
         (dict(norm_position="post"), "norm_position"),
         (dict(arm="RMSN>SSM>GN"), "for a Transformer write RMSN>MHA>GN"),
     ],
