@@ -143,7 +143,7 @@ def test_a_named_models_options_reach_its_norms():
 def test_a_name_says_what_the_model_is_and_cannot_be_contradicted():
     with pytest.raises(
         ValueError,
-        match="AutoNorm_DisableSelector means mode='disable', got .* write NormSelector>MHA",
+        match="arm AutoNorm_DisableSelector sets mode='disable', but .* as NormSelector>MHA",
     ):
         make(arm="AutoNorm_DisableSelector", norm_options={"mode": "learned"})
     arms = [AttentionArm.parse(name) for name in (*AUTONORM, "LN>MHA>LN", "LN>SSM>LN")]
