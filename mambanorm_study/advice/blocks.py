@@ -33,8 +33,8 @@ class ConvBlock(nn.Sequential):
 class ConvNet(nn.Sequential):
     """Three ConvBlocks, the mean over each quarter of the image, and a linear head.
 
-    (B, 1, H, W) → (B, 10). The mean is not taken over the whole image: after GN, which fixes the
-    mean of each group of channels, that mean would be nearly the same for all images.
+    (B, 1, H, W) → (B, 10). The mean is not taken over the whole image: GN fixes the mean of each
+    group of channels over the image, so the result would be nearly the same for all images.
     """
 
     def __init__(self, norm: str = "BN"):

@@ -1,8 +1,8 @@
 """Small experiments that test the advice of the guide (S4). Each takes seconds on one CPU thread.
 
 `measure(name)` returns the rows of an experiment. The columns are listed below as settings →
-results. Each row also has `losses` (one loss per training step), seed and scale. A run depends on
-its seed and settings only.
+results. Each row also has `losses` (one loss per training step), seed and scale. A run depends only
+on its scale, settings and seed.
 
     batch_size  ConvNet on images of digits with BN or GN, batches of 2 … 64
                 norm, batch → accuracy (%)
@@ -141,7 +141,7 @@ def accuracy(
 def _train_at_batch_size(
     make: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int
 ) -> tuple[nn.Module, list[float]]:
-    """Return a model that was trained on digits with a batch size, and the losses.
+    """Train a model on digits with a batch size, and return the model and the losses.
 
     The number of steps is chosen so that training reads the same number of rows at every batch
     size. The learning rate of Adam grows with the square root of the batch size.
@@ -176,8 +176,8 @@ def inference(scale: str, seed: int, *, norm: str) -> Rows:
 def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
     """Yield one row: the test accuracy of a ConvNet that SGD trained at a learning rate.
 
-    The validation accuracy is computed at every fourth step. reached: the first step at which it is
-    at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of steps.
+    The validation accuracy is computed at every fourth step. reached: the first of these steps
+    with at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of steps.
     """
     data, steps = digits(scale, seed), _number_of_steps(scale, 80)
     images, labels = data["val"]

@@ -1,4 +1,4 @@
-"""The recommendation for a Mamba block, from the recorded runs, because the guide has none.
+"""The recommendation for a Mamba block, from the recorded runs. The guide does not cover Mamba.
 
 `ranking` chooses the arm by validation accuracy in the recorded runs. The README and notebook 12
 recommend the same arms as this file. Notebook 12 has the verdicts on the paper's claims.

@@ -1,4 +1,4 @@
-"""The five mistakes of the guide (S4), each as wrong and corrected runs; its numbers and ours.
+"""The five mistakes of the guide (S4) in wrong and corrected runs; the guide's numbers and ours.
 
 The guide does not say which models and data most of its numbers come from. Our models and data
 differ, so compare the direction of an effect, not its size. Notebook 01 measures how much time each
@@ -37,7 +37,7 @@ class Mistake:
     condition: str  # how the runs are trained or tested
     value: str = "accuracy"  # the column in which the runs are compared
     sign: int = 1  # 1 if a larger value is better, −1 if a smaller value is better
-    unit: str = "accuracy (%)"  # of the value
+    unit: str = "accuracy (%)"  # the unit of the value
 
 
 # Number of the mistake in the guide → the mistake.
@@ -153,8 +153,8 @@ def paired_gap(
 ) -> pd.Series:
     """Return difference, low, high: a mean difference over the seeds and its 95 % t-interval.
 
-    The difference of a seed is the mean `value` of its rows with a in `column`, minus the mean
-    `value` of its rows with b in `column`.
+    The difference of a seed is the mean `value` of the rows where `column` is `a`, minus the mean
+    `value` of the rows where `column` is `b`.
     """
     by_seed = frame.pivot_table(index="seed", columns=column, values=value)
     return mean_difference(by_seed[a] - by_seed[b])
@@ -255,10 +255,10 @@ def claimed_and_measured(measured: Measured) -> pd.DataFrame:
 
 
 def _steps_to_reach(frame: pd.DataFrame) -> str:
-    """Return text: how many steps a net needs to reach TARGET_ACCURACY on the validation rows.
+    """Return as text how many steps it takes to reach TARGET_ACCURACY on the validation rows.
 
-    The text has the median over the seeds for no norm, BN and GN, each at the learning rate with
-    the highest mean accuracy. frame: the rows of the experiment `rates`.
+    The text has the median over the seeds without a norm, with BN and with GN, each at the learning
+    rate with the highest mean test accuracy. frame: the rows of the experiment `rates`.
     """
     by_lr = frame.groupby(["norm", "lr"]).agg({"accuracy": "mean", "reached": "median"})
     best = by_lr.loc[by_lr.groupby("norm").accuracy.idxmax()].reached.droplevel("lr")

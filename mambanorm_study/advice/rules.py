@@ -31,7 +31,8 @@ TASKS = (
 )
 IMAGE_TO_IMAGE = ("style_transfer", "image_translation")
 COMPONENTS = ("generator", "discriminator", "output")
-LARGE_SIZE = 1e9  # from this number of parameters on, the guide gives a Transformer RMSNorm
+# From this number of parameters on, the guide recommends RMSNorm for a Transformer.
+LARGE_SIZE = 1e9
 POOLED_NORMS = ("BN", "GN", "IN")  # norms with statistics over the positions of a sequence
 
 # Texts that several rules share.

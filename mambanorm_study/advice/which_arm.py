@@ -64,7 +64,7 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 
 def compared_column(task: str) -> tuple[str, float]:
-    """Return the column in which arms are compared on a task, and its smallest effect of interest.
+    """Return the column in which arms are compared on a task, and the smallest effect of interest.
 
     The column is "bits" for language models and "score" for other tasks.
     """
@@ -85,16 +85,15 @@ def ranking(
     """Return one row per arm, the best mean validation accuracy on the tuning seeds first.
 
     The first row is the chosen arm. Columns:
-    - arm, who (who recommends the arm), lr, validation;
+    - arm, who (who recommends the arm), lr, validation (mean validation accuracy);
     - on the test seeds that all arms share: mean, sd, n (seeds), diverged (number of runs);
     - of the difference "chosen arm minus this arm": behind (the mean), low, high (the 95 %
-      interval), per_seed, unit;
+      interval), per_seed (one difference per seed), unit;
     - standing ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
     - fresh (True if these are test runs that no earlier version of the protocol has judged).
 
     Accuracies are in per cent, and their differences in points (unit "pp"). For language models,
-    accuracies and differences are replaced by minus the test loss and its differences, in bits per
-    character.
+    minus the test loss in bits per character takes the place of the accuracy.
 
     arms: the arms to choose from; None means `tuned_arms`. Arms without a tuned learning rate are
     left out. Raises ValueError if no arm remains, or if the arms share fewer than two seeds.
@@ -144,7 +143,7 @@ def rankings(
 ) -> dict[str, pd.DataFrame]:
     """Return task → `ranking` for all given tasks that have a ranking.
 
-    A task has one if arms are tuned on the task and share at least two seeds.
+    A task has a ranking if arms are tuned on the task and share at least two seeds.
     """
     tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:

@@ -81,9 +81,9 @@ def descend(
 def outlier_table() -> pd.DataFrame:
     """Return the range of the feature proline over all wines but the first, after three scalings.
 
-    Rows, by what proline is divided by: "min–max" (the range), "standardised" (the standard
-    deviation), "robust" (the distance between the quartiles). Columns: "as measured" and "one
-    wrong", where the proline of the first wine is a hundred times too large.
+    Rows (in brackets the number that divides proline): "min–max" (range), "standardised" (standard
+    deviation), "robust" (distance between the quartiles). Columns: "as measured" and "one wrong",
+    where the proline of the first wine is a hundred times too large.
     """
     x = wines()["proline"].to_numpy()
     wrong = x.copy()
@@ -128,7 +128,7 @@ def scaling_table() -> pd.DataFrame:
     """Return the condition number and the number of steps of descent, one row per scaling.
 
     Columns: condition, and steps until 99 % of the removable loss is removed (NaN if descent ends
-    before).
+    earlier).
     """
     rows = []
     for scaling in SCALINGS:

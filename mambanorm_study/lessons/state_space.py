@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-# Name of a rule → function of the step length delta and of a that returns the factor of b·u_k.
+# Name of a rule → function (delta, a) → factor of b·u_k. delta is the length of a step.
 RULES = {
     "zero-order hold": lambda delta, a: np.expm1(delta * a) / a,
     "Mamba": lambda delta, a: delta,

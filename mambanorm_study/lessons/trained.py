@@ -3,11 +3,11 @@
 **Batch norm.** A lecture (Patel, CS460, after Santurkar et al. 2018, Figure 1) claims that a VGG
 trained on CIFAR-10 reaches a higher training accuracy with batch norm than without. This lesson
 trains six convolutions in the style of VGG on the 8×8 digits of scikit-learn, by SGD with momentum
-at two learning rates. A third arm has no norm and the initial weights of He et al. (2015). It shows
-how much of the gain better initial weights alone can give.
+at two learning rates. A third arm has no norm and the initial weights of He et al. (2015). This arm
+shows how much of the gain better initial weights alone can give.
 
 **Parts of a Mamba block.** This lesson trains models of one Mamba block: the whole block, the block
-without its convolution, and the block without its gate. It uses two tasks. `neighbours` is made up
+without its convolution, and the block without its gate, on two tasks. `neighbours` is made up
 for this lesson: is the symbol "a" directly before the symbol "b" anywhere in the row? Every row
 contains the same symbols, so the answer depends on their order alone. `digits` is real data: the
 pixels of a handwritten digit as a sequence.
@@ -39,9 +39,9 @@ def fit(
 ) -> Iterator[float]:
     """Train the model and yield the training accuracy (a fraction) of each epoch.
 
-    The accuracy counts each batch before the step on this batch. Torch's global seed decides the
-    order of the rows. From the first loss that is not finite on, the accuracy is the chance level:
-    1 divided by the number of classes.
+    The accuracy on a batch is measured before the optimizer step on this batch. Torch's global seed
+    decides the order of the rows. After a loss that is not finite, the accuracy is the chance
+    level: 1 divided by the number of classes.
     """
     x, labels, finite = train.inputs, train.labels, True
     for _ in range(epochs):
@@ -170,9 +170,10 @@ class BlockWithout(MambaBlock):
 
 
 class OneBlockModel(nn.Module):
-    """Stem, one `BlockWithout` a part, mean over the positions, linear head.
+    """Stem, one `BlockWithout`, mean over the positions, linear head.
 
-    Maps what `stem` reads, token ids (n, L) or values (n, L, 1), to logits (n, classes).
+    Maps the input of `stem`, token ids (n, L) or values (n, L, 1), to logits (n, classes). part:
+    the part that the block lacks, one of PARTS.
     """
 
     def __init__(self, part: str, stem: nn.Module, classes: int):

@@ -7,14 +7,14 @@
     out = x + Lin(N_gated(N2(y) · SiLU(z)))
 
 The published block is the arm `RMSN>SSM>None+gated:RMSN`: its second norm is after the gate
-(`norm_before_gate=False`).
+(mamba-ssm's `norm_before_gate=False`).
 
 The scan of Mamba-2 is a selective scan in which all channels of a head share Δ, A and D, and all
 states share A. So `selective_scan` computes it on every back end, without a (B, L, E, N) tensor.
 `selective_scan` is slower than Mamba-2's kernels: it reads Δ and A for each channel instead of for
 each head, and computes exp(Δ·A) P·N times per head instead of once. It also uses no matrix
 products, which make large N cheap on a GPU. `benchmarks/twins.py` has the form with matrix
-products; tests compare this block with it, and benchmarks time both.
+products; tests compare this block with that form, and benchmarks time both.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
 channels, G = n_groups, N = d_state, K = d_conv.
@@ -165,7 +165,7 @@ class Mamba2Block(CausalBlock):
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None
     ) -> Tensor:
-        """Return the output y of the SSM (B, L, E); with a cache, also update the state in it."""
+        """Return the output y of the SSM (B, L, E). If `context` is a cache, update its state."""
         per_head = self.dt_bias, self.A_log, self.D
         # otherwise a parameter of the wrong shape would be broadcast silently
         check_shapes("Mamba2Block", ("dt_bias", "A_log", "D"), per_head, [(self.n_heads,)] * 3)

@@ -8,9 +8,9 @@ ImageReader is the base of all classifiers that read images.
                                                                   N1(x)
     y = Lin(f ⊗ p) ⊕ x                                      (3)
 
-This is the VSSBlock of VMamba v0 without the FFN, as the paper used it (App. C.1). VMamba's own arm
-is LN>SSM>LN. A norm reads an image as a sequence of H·W positions, row by row. The input of N2 is
-the sum over the four directions of the scan's output, including D·u.
+This is the VSSBlock of VMamba v0 without the FFN, as the paper used it (App. C.1). The arm of
+VMamba v0 is LN>SSM>LN. A norm reads an image as a sequence of H·W positions, row by row. The input
+of N2 is the sum over the four directions of the scan's output, including D·u.
 
 Glossary: B images, H and W rows and columns of positions, L = H·W, D = d_model, E = d_inner =
 expand·D, N = d_state, R = dt_rank; g = 0…3 the directions.
@@ -63,7 +63,7 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
 def _scan_or_merge(x: Tensor, size: tuple[int, int] | None) -> Tensor:
     """Return `_scan(x)` if size is None, else `_merge(x, size)`.
 
-    Uses the autograd.Function `_Cross` if `is_ordinary(x)`, because torch.func cannot use one.
+    Uses the autograd.Function `_Cross` only if `is_ordinary(x)`, because torch.func cannot use it.
     """
     if is_ordinary(x):
         return _Cross.apply(x, size)
@@ -148,7 +148,7 @@ class VSSBlock(Block):
         self.A_logs = nn.Parameter(initial_A_log(4 * d_inner, d_state))
         self.Ds = nn.Parameter(torch.ones(4 * d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        limit = d_inner**-0.5  # the range of nn.Linear with d_inner inputs
+        limit = d_inner**-0.5  # the bound of nn.Linear's initial weights
         nn.init.uniform_(self.x_proj_weight, -limit, limit)
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
         self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
@@ -197,9 +197,7 @@ class VSSBlock(Block):
 
 
 def _split_directions(x: Tensor) -> Tensor:
-    """Give the direction, which is part of the row axis, a separate axis: (4·B, L, ·) →
-    (B, L, 4, ·).
-    """
+    """Split the axis of directions and images into two axes: (4·B, L, ·) → (B, L, 4, ·)."""
     return x.unflatten(0, (4, -1)).permute(1, 2, 0, 3)
 
 

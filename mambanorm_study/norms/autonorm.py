@@ -2,8 +2,8 @@
 
 S2 writes DyT(x) = x ⊙ α and calls it "Dynamic Transformer Normalization". The published DyT is
 Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization). Dynamic Tanh is the default
-here; `linear=True` gives x ⊙ α. S2's public code applies the selector only once, and its models
-named "frozen" also blend the two norms. This file follows S2's text, not S2's public code.
+here; `linear=True` gives x ⊙ α. S2's public code applies the selector only once, and the models
+that it names "frozen" also blend DyT and LN. This file follows S2's text, not S2's public code.
 
 Each of the three norms reads one token at a time. So all are causal, and padding has no effect.
 """
