@@ -9,7 +9,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_clinic.card_text import CardFacts
-from mambanorm_study.advice.which_arm import answer, compared_on, ranking, tuned_arms
+from mambanorm_study.advice.which_arm import answer, compared_column, ranking, tuned_arms
 from mambanorm_study.claims.claim import Claim, Comparison
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.runs.presets import kind_of
@@ -53,7 +53,7 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
 
     The score is the test accuracy in per cent, or minus the test loss in bits.
     """
-    column, rows = compared_on(task)[0], []
+    column, rows = compared_column(task)[0], []
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
         runs = evidence.of_arms([arm], task)
         if not runs.missing:

@@ -310,7 +310,7 @@ def model_cases():
     yield (
         "images cut in three",
         lambda: images(patch=3)(image),
-        "4×4 pixels do not divide into patches of 3×3",
+        "4×4 pixels cannot be cut into patches of 3×3",
     )
     yield (
         "images, halved at the end",

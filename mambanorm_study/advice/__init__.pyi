@@ -7,16 +7,16 @@ from mambanorm_study.advice.experiments import (
 from mambanorm_study.advice.first_page import (
     HOW_TO_READ as HOW_TO_READ,
     findings as findings,
-    not_fresh as not_fresh,
+    not_fresh_note as not_fresh_note,
     what_to_do as what_to_do,
 )
 from mambanorm_study.advice.mistakes import (
     MISTAKES as MISTAKES,
+    answers_to_guesses as answers_to_guesses,
     claimed_and_measured as claimed_and_measured,
-    guesses_tested as guesses_tested,
-    in_words as in_words,
     mistake_runs as mistake_runs,
     mistake_table as mistake_table,
+    mistakes_in_words as mistakes_in_words,
 )
 from mambanorm_study.advice.recommendation import (
     Recommendation as Recommendation,
@@ -25,9 +25,9 @@ from mambanorm_study.advice.rules import (
     recommend as recommend,
 )
 from mambanorm_study.advice.which_arm import (
-    against_chosen as against_chosen,
+    chosen_minus_recommended as chosen_minus_recommended,
     compare as compare,
-    leading as leading,
+    leading_arms as leading_arms,
     ranking as ranking,
     rankings as rankings,
 )

@@ -1,22 +1,23 @@
-"""The building blocks of the guide (source S4), with the norm as an argument.
+"""Small models like the guide's (source S4), with the norm as an argument.
 
-Images are (B, C, H, W), sequences (B, L, D), as in torch.
+Images are (B, C, H, W), as in torch. Sequences are (B, L, D).
 """
 
 from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
 
-# Groups of GN, of four channels each. S4 says 32, which equals InstanceNorm up to 32 channels.
+# The number of groups of GN: with 16 channels, four channels per group. S4 says 32 groups, but with
+# 32 channels, 32 groups would be InstanceNorm.
 GROUPS = 4
 
-# Name of a norm → channels → norm of images (B, C, H, W).
+# Name of a norm → function of the number of channels that returns the norm of images (B, C, H, W).
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
     "BN": nn.BatchNorm2d,
     "IN": lambda c: nn.InstanceNorm2d(c, affine=True),
     "GN": lambda c: nn.GroupNorm(min(GROUPS, max(c // 2, 1)), c),
-    "LN": lambda c: nn.GroupNorm(1, c),  # one statistic over C, H and W: LayerNorm of images
+    "LN": lambda c: nn.GroupNorm(1, c),  # LayerNorm over C, H and W of an image
 }
 
 
@@ -30,11 +31,10 @@ class ConvBlock(nn.Sequential):
 
 
 class ConvNet(nn.Sequential):
-    """Three ConvBlocks, the mean over each quarter of the image, and a linear head: (B, 1, H, W) →
-    (B, 10).
+    """Three ConvBlocks, the mean over each quarter of the image, and a linear head.
 
-    After GN, which sets the means of groups, a mean over the whole image would be nearly the same
-    for all images.
+    (B, 1, H, W) → (B, 10). The mean is not taken over the whole image: GN fixes the mean of each
+    group of channels over the image, so the result would be nearly the same for all images.
     """
 
     def __init__(self, norm: str = "BN"):
@@ -43,8 +43,9 @@ class ConvNet(nn.Sequential):
 
 
 class StyleNet(nn.Sequential):
-    """Two ConvBlocks and a last convolution without a norm: (B, 1, H, W) → (B, 1, H, W) (S4, style
-    transfer).
+    """Two ConvBlocks and a last convolution without a norm, (B, 1, H, W) → (B, 1, H, W).
+
+    For style transfer, see S4.
     """
 
     def __init__(self, norm: str = "IN"):
@@ -53,11 +54,11 @@ class StyleNet(nn.Sequential):
 
 
 class DenseNet(nn.Sequential):
-    """Two hidden linear layers with a norm each, BN or GN, and a linear head: images (B, 1, 8, 8) →
-    (B, 10).
+    """Two hidden linear layers, each with a norm (BN or GN), and a linear head.
 
-    At batch 2, BatchNorm computes each statistic from 2·H·W values after a convolution, and from 2
-    values here: in training its outputs are −1 and 1, whatever the inputs are.
+    Images (B, 1, 8, 8) → (B, 10). At batch 2, BatchNorm computes each statistic from 2·H·W values
+    after a convolution, but from 2 values after a linear layer. So in training the two values
+    become −1 and 1, whatever the inputs are.
     """
 
     def __init__(self, norm: str = "BN"):
@@ -68,8 +69,9 @@ class DenseNet(nn.Sequential):
 
 
 class SequenceNet(nn.Module):
-    """An LSTM, a norm on its outputs, and a linear head on the last step: (B, L, d_in) → (B, n_out)
-    (S4, RNN).
+    """An LSTM, a norm on the LSTM's outputs, and a linear head on the last step.
+
+    (B, L, d_in) → (B, n_out); see RNN in S4. d: the number of hidden units.
     """
 
     def __init__(self, d_in: int, n_out: int, d: int = 24, norm: str = "LN"):

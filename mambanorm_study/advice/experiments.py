@@ -1,25 +1,27 @@
-"""Small experiments that test the advice of the guide (S4): seconds each on one CPU thread.
+"""Small experiments that test the advice of the guide (S4). Each takes seconds on one CPU thread.
 
-`measure(name)` returns one row for each run: the columns below, `losses` (one for each training
-step), seed and scale. A run depends on its seed only.
+`measure(name)` returns the rows of an experiment. The columns are listed below as settings →
+results. Each row also has `losses` (one loss per training step), seed and scale. A run depends only
+on its scale, settings and seed.
 
     batch_size  ConvNet on images of digits with BN or GN, batches of 2 … 64
                 norm, batch → accuracy (%)
-    dense       the same with linear layers: no positions to average over
-    inference   ConvNets with BN or GN, tested in train and in eval mode, in batches of 1 … 64,
-                with the test rows mixed or sorted by label
-                norm, mode, batch, rows → accuracy
+    dense       DenseNet instead of ConvNet: linear layers have no positions to average over
+                norm, batch → accuracy (%)
+    inference   trained ConvNets with BN or GN, tested in train and in eval mode, in batches of
+                1 … 64, with the test rows mixed or sorted by label
+                norm, mode, batch, rows → accuracy (%)
     rates       ConvNet without a norm, with BN or with GN, at several learning rates
-                norm, lr → accuracy, steps until the validation accuracy is 80 %
+                norm, lr → accuracy (%), reached (steps until the validation accuracy is 80 %)
     depth       Transformer on the pixel rows of digits; place: pre-norm or post-norm
-                place, norm, depth → accuracy
+                place, norm, depth → accuracy (%)
     counting    LSTM that counts pulses, without a norm, with LN or with BN, in eval and train mode
                 norm, lengths, mode → error
     style       images of many contrasts → images of one contrast, with IN, BN or no norm
-                norm → error, and the share of the style that survives the first norm
+                norm → error, survives (the share of the style that survives the first norm)
 
-mistakes.py compares pairs of these rows. The rows are stored in `<run store>/.advice/`
-(runs/measurements.py), and are measured again after a change of this file or of blocks.py.
+mistakes.py compares some of these rows in pairs. The rows are stored in `<run store>/.advice/`
+(runs/measurements.py) and measured again when this file or blocks.py changes.
 """
 
 import itertools
@@ -46,20 +48,21 @@ SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)
 LENGTHS = {"one": (16,), "four": (4, 8, 16, 32)}
 
-# Validation accuracy in per cent; `rates` counts the steps until a run reaches it.
-REACHED = 80.0
+# Validation accuracy in per cent. `rates` counts the steps until a run reaches this accuracy.
+TARGET_ACCURACY = 80.0
 
-# Inputs and labels (or targets), one row each.
+# Inputs, and labels or targets; both have one row per example.
 Data = tuple[Tensor, Tensor]
-# Measurements, one dict for each row of the data frame.
+# One dict per row of the data frame that `measure` returns.
 Rows = Iterable[dict]
 
 
-def _steps(scale: str, quick: int) -> int:
-    """Return the number of training steps: 4 at smoke, `quick` at quick and evening, else four
-    times `quick`.
+def _number_of_steps(scale: str, at_quick: int) -> int:
+    """Return the number of training steps at a scale.
+
+    It is 4 at scale smoke, `at_quick` at quick and evening, and 4 · `at_quick` at larger scales.
     """
-    return {"smoke": 4, "quick": quick, "evening": quick}.get(scale, 4 * quick)
+    return {"smoke": 4, "quick": at_quick, "evening": at_quick}.get(scale, 4 * at_quick)
 
 
 # ------------------------------------------------------------------------------------ training
@@ -67,8 +70,9 @@ def _steps(scale: str, quick: int) -> int:
 
 @lru_cache(maxsize=32)
 def digits(scale: str, seed: int) -> dict[str, Data]:
-    """Return train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,). The seed decides
-    the split.
+    """Return the splits "train", "val" and "test" of the digits; the seed decides the splits.
+
+    A split is a pair of images (n, 1, 8, 8) in [−1, 1] and labels (n,).
     """
     data = load_task("digits_images", scale, seed)
     return {
@@ -78,7 +82,7 @@ def digits(scale: str, seed: int) -> dict[str, Data]:
 
 
 def digit_batches(scale: str, batch: int, steps: int, seed: int) -> Iterable[Data]:
-    """Yield `steps` training batches of digits, in a new order for each epoch."""
+    """Yield `steps` training batches of digits, shuffled again in each epoch."""
     images, labels = digits(scale, seed)["train"]
     for rows in loop.batch_order(seed, len(labels), batch, steps):
         yield images[rows], labels[rows]
@@ -94,12 +98,13 @@ def fit(
     optimizer: Callable = torch.optim.Adam,
     callbacks: Sequence[Callable[[int], None]] = (),
 ) -> list[float]:
-    """Train the model, one step for each batch, and return the loss of each step.
+    """Train the model, one step per batch, and return the list of losses, one per step.
 
-    The learning rate falls linearly to 0 over `steps`, so that running statistics fit the weights
-    at the end. Training stops at a loss or gradient that is not finite.
+    The learning rate falls linearly from `lr` to 0 over `steps`, so that the running statistics fit
+    the final weights. Training stops at a loss or gradient that is not finite.
 
-    loss(outputs, targets): a scalar. callbacks: called with the step's number after each step.
+    loss(outputs, targets): returns a scalar. callbacks: called after each step with the number of
+    the step.
     """
     curve: list[dict] = []
     loop.fit(
@@ -118,10 +123,10 @@ def fit(
 def accuracy(
     model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval"
 ) -> float:
-    """Return the accuracy in per cent, computed in batches (None = all rows at once).
+    """Return the accuracy in per cent, tested in a mode ("train" or "eval").
 
-    An output that is not finite counts as wrong. Mode and running statistics of the model stay as
-    they are.
+    batch: rows per test batch; None means one batch of all rows. An output that is not finite
+    counts as wrong. Afterwards the model has the mode and the running statistics it had before.
     """
     with preserve_state(model):
         model.train(mode == "train")
@@ -133,15 +138,15 @@ def accuracy(
 # -------------------------------------------------------------------------------------- images
 
 
-def _train_at_batch(
+def _train_at_batch_size(
     make: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int
 ) -> tuple[nn.Module, list[float]]:
-    """Return a model trained on digits, and its losses.
+    """Train a model on digits with a batch size, and return the model and the losses.
 
-    Every batch size sees the same number of rows. Adam's learning rate grows with the square root
-    of the batch size.
+    The number of steps is chosen so that training reads the same number of rows at every batch
+    size. The learning rate of Adam grows with the square root of the batch size.
     """
-    model, steps = make(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
+    model, steps = make(norm=norm), max(_number_of_steps(scale, 48) * 32 // batch, 2)
     batches, lr = digit_batches(scale, batch, steps, seed), 5e-3 * math.sqrt(batch / 32)
     return model, fit(model, nn.functional.cross_entropy, batches, lr=lr, steps=steps)
 
@@ -149,35 +154,37 @@ def _train_at_batch(
 def batch_size(
     scale: str, seed: int, *, norm: str, batch: int, make: Callable[..., nn.Module] = ConvNet
 ) -> Rows:
-    """Yield the accuracy of a model that is trained at a batch size."""
-    model, losses = _train_at_batch(make, norm, batch, scale, seed)
+    """Yield one row: the test accuracy of a model that was trained with this batch size."""
+    model, losses = _train_at_batch_size(make, norm, batch, scale, seed)
     yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
 def inference(scale: str, seed: int, *, norm: str) -> Rows:
-    """Yield the accuracy of a trained model in eval mode (correct) and in train mode, for each test
-    batch size and order of the test rows: "mixed" or "sorted" (by label).
+    """Yield the test accuracy of one trained model, one row per order, batch size and mode.
+
+    The order of the test rows is "mixed" or "sorted" (by label). The mode is "eval", which is
+    correct, or "train", which is the mistake.
     """
     x, labels = digits(scale, seed)["test"]
     orders = {"mixed": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
-    model, losses = _train_at_batch(ConvNet, norm, 32, scale, seed)
+    model, losses = _train_at_batch_size(ConvNet, norm, 32, scale, seed)
     for order, batch, mode in itertools.product(orders, (1, *BATCHES), ("train", "eval")):
         score = accuracy(model, x[orders[order]], labels[orders[order]], batch, mode)
         yield dict(mode=mode, batch=batch, rows=order, accuracy=score, losses=losses)
 
 
 def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
-    """Yield the accuracy with SGD at a learning rate.
+    """Yield one row: the test accuracy of a ConvNet that SGD trained at a learning rate.
 
-    reached: the first step, of every fourth, at which the validation accuracy is at least REACHED;
-    NaN if there is none. limit: the number of steps.
+    The validation accuracy is computed at every fourth step. reached: the first of these steps
+    with at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of steps.
     """
-    data, steps = digits(scale, seed), _steps(scale, 80)
+    data, steps = digits(scale, seed), _number_of_steps(scale, 80)
     images, labels = data["val"]
     model, steps_reached = ConvNet(norm=norm), []
 
     def validate(step: int) -> None:
-        if step % 4 == 0 and accuracy(model, images[:200], labels[:200]) >= REACHED:
+        if step % 4 == 0 and accuracy(model, images[:200], labels[:200]) >= TARGET_ACCURACY:
             steps_reached.append(step)
 
     losses = fit(
@@ -197,10 +204,10 @@ def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
 
 
 def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
-    """Yield the accuracy of a Transformer with pre-norm or post-norm.
+    """Yield one row: the test accuracy of a Transformer with pre-norm or post-norm.
 
-    An image is a sequence of eight rows of eight pixels. Adam has no warm-up, as in the guide's
-    examples.
+    place: "pre" or "post". An image is a sequence of eight rows of eight pixels. The learning rate
+    of Adam has no warm-up, as in the guide's examples.
     """
     position = dict(norm_position="after")
     if place == "pre":
@@ -208,15 +215,16 @@ def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
     sizes = dict(in_features=8, d_model=32, n_layers=depth, expand=4)
     transformer = TransformerClassifier(10, arm=f"{norm}>MHA>{norm}", **sizes, **position)
     model = nn.Sequential(nn.Flatten(1, 2), transformer)  # (n, 1, 8, 8) → (n, 8, 8) → (n, 10)
-    steps = _steps(scale, 40)
+    steps = _number_of_steps(scale, 40)
     batches = digit_batches(scale, 32, steps, seed)
     losses = fit(model, nn.functional.cross_entropy, batches, lr=3e-3, steps=steps)
     yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
 def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
-    """Return sequences (rows, length, 1) of zeros and ones, and the number of ones divided by
-    eight (rows, 1).
+    """Return sequences (rows, length, 1) of zeros and ones, and their targets (rows, 1).
+
+    The target is the number of ones in the sequence, divided by eight.
     """
     share = 0.1 + 0.6 * torch.rand(rows, 1, generator=generator)
     x = (torch.rand(rows, length, generator=generator) < share).float()
@@ -224,11 +232,12 @@ def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
 
 
 def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
-    """Yield the error of counting (RMSE in pulses) in eval and in train mode.
+    """Yield the error of a network that counts pulses: one row in eval mode, one in train mode.
 
-    lengths: "one" or "four" sequence lengths in training and test; each batch has one length.
+    error: RMSE in pulses. lengths: a key of LENGTHS, "one" or "four" sequence lengths in training
+    and test. All rows of a batch have the same length.
     """
-    choice, steps = LENGTHS[lengths], _steps(scale, 200)
+    choice, steps = LENGTHS[lengths], _number_of_steps(scale, 200)
     model = SequenceNet(1, 1, norm=norm)
     generator = torch.Generator().manual_seed(seed)
     picks = [int(torch.randint(len(choice), (), generator=generator)) for _ in range(steps)]
@@ -246,10 +255,10 @@ def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
 
 
 def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float) -> Data:
-    """Return each image with a random style, (n, 1, 8, 8), and the styles (n, 2): logarithm of the
-    contrast, and brightness.
+    """Return the images x with random styles (n, 1, 8, 8), and the styles (n, 2).
 
-    The contrast lies in [low, high] (its logarithm is uniform), the brightness in ±1.
+    A style is the logarithm of the contrast, and the brightness. The contrast is in [low, high],
+    and its logarithm is uniform. The brightness is uniform in [−1, 1].
     """
     n = len(x)
     contrast = math.log(low) + math.log(high / low) * torch.rand(n, generator=generator)
@@ -259,12 +268,12 @@ def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float
 
 
 def style(scale: str, seed: int, *, norm: str) -> Rows:
-    """Yield how well a model turns a digit of any style into the digit of one style.
+    """Yield one row: how well a model turns a digit in any style into the same digit in one style.
 
-    error: RMSE on styles like those of training. error_beyond: RMSE on larger contrasts. survives:
-    see `style_survives`.
+    error: RMSE for contrasts in the range of training. error_beyond: RMSE for larger contrasts.
+    survives: see `style_survives`.
     """
-    images, steps = digits(scale, seed)["test"][0], _steps(scale, 150)
+    images, steps = digits(scale, seed)["test"][0], _number_of_steps(scale, 150)
     model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
     batches = digit_batches(scale, 32, steps, seed)
     pairs = ((styled_digits(x, generator, 0.5, 2)[0], x) for x, _ in batches)
@@ -279,15 +288,18 @@ def style(scale: str, seed: int, *, norm: str) -> Rows:
 
 @torch.no_grad()
 def style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
-    """Return the share of the variance of the styles (R²) that a linear model predicts from the
-    means and variances of the channels after the first norm.
+    """Return how well the style of an image can be read after the first norm, as an R².
+
+    The R² is the share of the variance of the styles that a linear model predicts from the means
+    and the logarithms of the variances of the channels after the first norm, on rows that the
+    linear model was not fitted to.
     """
     images, styles = styled_digits(x, torch.Generator().manual_seed(seed), 0.5, 2)
     convolution, norm, _ = model.eval()[0]
     y = norm(convolution(images))
     pooled = torch.cat([y.mean((2, 3)), y.var((2, 3)).add(1e-12).log()], 1).double().numpy()
     half = len(y) // 2
-    # without a penalty, the model would read the constant channels of IN from rounding errors
+    # IN makes these statistics constant; without a penalty Ridge would fit their rounding errors
     return Ridge(alpha=1e-3).fit(pooled[:half], styles[:half]).score(pooled[half:], styles[half:])
 
 
@@ -295,11 +307,13 @@ def style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 
 
 def _grid(**values: Iterable) -> list[dict]:
-    """Return every combination of the values as a dict; the last value changes fastest."""
+    """Return all combinations of the values, one dict per combination; the last value changes
+    fastest.
+    """
     return [dict(zip(values, combo, strict=True)) for combo in itertools.product(*values.values())]
 
 
-# Name → function that yields the rows of one setting, and the settings.
+# Name → function that yields the rows for one setting, and the list of settings.
 EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
     "batch_size": (batch_size, _grid(norm=("BN", "GN"), batch=BATCHES)),
     "dense": (partial(batch_size, make=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),
@@ -320,10 +334,10 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
 def measure(
     name: str, scale: str | None = None, seeds: int | Sequence[int] | None = None, runs_dir=None
 ) -> pd.DataFrame:
-    """Return the rows of an experiment, one for each run; stored rows are not measured again.
+    """Return the rows of an experiment for all its settings and seeds.
 
-    name: a key of EXPERIMENTS. scale: None = the default scale. seeds: None = SEEDS of the scale.
-    Raises ValueError for an unknown scale.
+    Stored rows are read; the other rows are measured. name: a key of EXPERIMENTS. scale: None means
+    the default scale. seeds: None means SEEDS of the scale. Raises ValueError for an unknown scale.
     """
     run, settings = EXPERIMENTS[name]
     scale = default_scale() if scale is None else check_scale(scale)

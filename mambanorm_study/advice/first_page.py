@@ -1,11 +1,12 @@
-"""The findings and the advice in plain sentences: the first text of README, report and
+"""The findings and the advice in plain sentences, for the start of README, report and
 docs/index.html.
 
-A finding is the verdict on one claim, from the recorded models. The word of the comparison that
-decides the claim selects its sentence, so the sentence changes with the runs.
+A finding is the verdict on one claim, from the recorded runs. The comparison that decides the claim
+has a word (see claims/rule.py). The word selects the sentence of the finding, so the sentence
+changes with the runs.
 
-`python -m mambanorm_study.advice.first_page` writes docs/index.html with findings, advice and
-picture. GitHub Pages can serve it.
+`python -m mambanorm_study.advice.first_page` writes docs/index.html with the findings, the advice
+and the picture of the README. GitHub Pages can serve this page.
 """
 
 import base64
@@ -43,22 +44,23 @@ HOW_TO_READ = (
 )
 
 PAGE = ROOT / "docs" / "index.html"
-PICTURE = ROOT / "data" / "readme.png"  # drawn by notebook 12, shown by the README
+PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or one of its comparisons, with a sentence for each word of the rule.
+    """A claim, or one comparison of a claim, with a sentence for each word of the rule.
 
-    {task} in a sentence is the task; {a} and {b} in `compared` are the two sides of the comparison.
+    {task} in a sentence stands for the task. {a} and {b} in `compared` stand for the two sides of
+    the comparison.
     """
 
-    notebook: str  # the notebook that shows it
-    claim: str
-    compared: str
+    notebook: str  # the notebook that shows the comparison
+    claim: str  # the key of the claim in CLAIMS
+    compared: str  # what is compared, in words
     sentences: Mapping[str, str]  # word → sentence
-    comparison: str = ""  # "" = the comparison that decides the claim
-    on_images: str = ""  # the same claim about images; its word is added in brackets
+    comparison: str = ""  # the comparison's name; "" means the comparison that decides the claim
+    on_images: str = ""  # key of the same claim about images, whose word is added in brackets
 
 
 FINDINGS = (
@@ -169,14 +171,14 @@ FINDINGS = (
 
 
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
-    """Return a sentence in Markdown for each finding that has runs.
+    """Return one Markdown sentence per finding that has runs.
 
-    frame: runs of trained models; None = the recorded runs. links: the folder of the notebooks,
-    such as "" or "notebooks/", to which each sentence links; None = no links.
+    frame: a run frame; None means the recorded runs. links: the folder of the notebooks, such as ""
+    or "notebooks/", for a link from each sentence to its notebook; None means no links.
     """
     evidence, sentences = _evidence(frame), []
     for finding in FINDINGS:
-        rows = _rows(finding, evidence)
+        rows = _judged_rows(finding, evidence)
         if rows:
             link = f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
             text = _sentence(finding, rows) + (link if links is not None else "")
@@ -184,12 +186,13 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
     return sentences
 
 
-def not_fresh(frame: pd.DataFrame | None = None) -> str:
-    """Return a remark that names the tasks whose findings have no test seeds yet; "" if there are
-    none. frame: see `findings`.
+def not_fresh_note(frame: pd.DataFrame | None = None) -> str:
+    """Return a remark that names the tasks whose findings are not fresh (see `Row.fresh`).
+
+    Returns "" if all findings are fresh. frame: as in `findings`.
     """
     evidence = _evidence(frame)
-    rows = [row for finding in FINDINGS for row, _ in _rows(finding, evidence)]
+    rows = [row for finding in FINDINGS for row, _ in _judged_rows(finding, evidence)]
     tasks = dict.fromkeys(row.task for row in rows if not row.fresh)
     if not tasks:
         return ""
@@ -203,10 +206,11 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
     return Evidence(frame, STUDY_SCALE)
 
 
-def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
+def _judged_rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
     """Return the comparisons of a finding that have runs, each with its verdict.
 
-    The first is the comparison whose number is printed, the second is the same claim about images.
+    At most two: the comparison of the claim, whose number is printed, and then the comparison of
+    the same claim about images.
     """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
@@ -218,7 +222,9 @@ def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
 
 
 def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
-    """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
+    """Return the sentence of a finding, without its full stop.
+
+    An example is `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
     (listops: no gain of a point)`.
     """
     row, verdict = rows[0]
@@ -226,7 +232,7 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
     bold = finding.sentences[word].format(task=row.task)
     a, _, b = row.comparison.partition(" − ")
     details = [row.why] if row.word == rule.NO_WORD else []
-    if row.failed and len(row.failed) == 2:  # a mean over many arms has no such counts
+    if row.failed and len(row.failed) == 2:  # a mean over many arms has no counts of failures
         details += failures_in_words(row)
     details += _words_without_a_norm(verdict)
     for image_row, image_verdict in rows[1:]:
@@ -237,27 +243,28 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
 
 
 def _words_without_a_norm(verdict: Verdict) -> list[str]:
-    """Return `without BN: cannot tell` for each norm without which the mean over the norms has
-    another word.
+    """Return the words that differ from the verdict's word when one norm is left out of the mean.
+
+    Each entry is a text such as `without BN: cannot tell`.
     """
-    left_out = {comparison.name: comparison.without for comparison in verdict.claim.comparisons}
+    norm_left_out = {c.name: c.without for c in verdict.claim.comparisons}
     return [
-        f"without {left_out[row.comparison]}: {row.said}"
+        f"without {norm_left_out[row.comparison]}: {row.said}"
         for row in verdict.rows
-        if left_out.get(row.comparison) and row.n and row.word != verdict.turns_on.word
+        if norm_left_out.get(row.comparison) and row.n and row.word != verdict.turns_on.word
     ]
 
 
 # ------------------------------------------------------------------------------------- what to do
 
-# Kind of task → what the reader of its advice does.
+# Kind of task → what a reader of the advice wants to do.
 READERS = {
     "sequence": "classify sequences",
     "vision": "classify images",
     "language": "model language",
 }
 
-# Standing of the original arm in the ranking → the advice.
+# Standing of the original arm in the ranking, relative to the chosen arm → the advice.
 ADVICE = {
     BEHIND: "take {arm}: {lead} over {original}",
     AHEAD: "keep {original}: {arm}, which validation chooses, is worse, {lead}",
@@ -267,13 +274,15 @@ ADVICE = {
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """Return sentences in Markdown: the advice for each kind of model, from the `ranking` on the
-    first recorded task of the kind, then the advice about NaN. frame: see `findings`.
+    """Return the advice as Markdown sentences: one per kind of task, then one about NaN.
+
+    The advice for a kind of task follows from the `ranking` on the task in ADVISED_ON. frame: as in
+    `findings`.
     """
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
     advice = [
-        _take(kind, ADVISED_ON[kind], tables[ADVISED_ON[kind]])
+        _advice_sentence(kind, ADVISED_ON[kind], tables[ADVISED_ON[kind]])
         for kind in READERS
         if ADVISED_ON[kind] in tables
     ]
@@ -289,8 +298,10 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     return advice
 
 
-def _take(kind: str, task: str, table: pd.DataFrame) -> str:
-    """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the
+def _advice_sentence(kind: str, task: str, table: pd.DataFrame) -> str:
+    """Return the advice for one kind of task, from the ranking `table` on `task`.
+
+    An example is `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the
     original (…).`
     """
     chosen = table.iloc[0]
@@ -306,10 +317,11 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
 
 
 def findings_page() -> str:
-    """Return the text of docs/index.html, from the recorded results. Raises ValueError if there are
-    none.
+    """Return the text of docs/index.html, from the recorded results.
+
+    Raises ValueError if there are no recorded results.
     """
-    # imported here, because the sentences above need no templates and no images
+    # imported here, because the functions above need neither templates nor images
     from PIL import Image
 
     from mambanorm_study.claims.pages import basis
@@ -322,7 +334,7 @@ def findings_page() -> str:
     picture = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
     body = template(
         "findings.html",
-        note=" ".join([HOW_TO_READ, not_fresh()]).strip(),
+        note=" ".join([HOW_TO_READ, not_fresh_note()]).strip(),
         found=markdown(_bullets(findings())),
         advice=markdown(_bullets(what_to_do())),
         picture=f'<img alt="The claims, their words and intervals" src="{picture}">',

@@ -1,7 +1,7 @@
-"""The recommendation for a Mamba block. The guide has none, so it comes from the recorded runs.
+"""The recommendation for a Mamba block, from the recorded runs. The guide does not cover Mamba.
 
-The README and notebook 12 recommend the same arms: `ranking` chooses an arm by its validation
-accuracy in the recorded runs. Notebook 12 has the verdicts on the paper's claims.
+`ranking` chooses the arm by validation accuracy in the recorded runs. The README and notebook 12
+recommend the same arms as this file. Notebook 12 has the verdicts on the paper's claims.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.run_tables import label, points
 from mambanorm_study.tasks import TASKS
 
-# Task of the guide → kind of this kit's tasks; any other task is a sequence.
+# Task of the guide → kind of task in this kit. The kind of every other task is "sequence".
 KINDS = {
     "language_model": "language",
     "detection": "vision",
@@ -30,31 +30,32 @@ KINDS = {
 def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     """Return the recommendation for a Mamba block.
 
-    task: a recorded task of the kit, a task of the guide, or None. Raises ValueError for a task of
-    the kit without recorded runs.
+    task: a recorded task of this kit, a task of the guide, or None (sequences). causal: choose
+    among causal arms only. Raises ValueError for a task of this kit without recorded runs.
     """
     if task not in TASKS:
         task = ADVISED_ON[KINDS.get(task, "sequence")]
     is_language = kind_of(task) == "language"
-    table = _ranked(task, causal or is_language)
+    table = _recorded_ranking(task, causal or is_language)
     best, other_arms = table.iloc[0], table.iloc[1:]
     arm = Arm.parse(best.arm)
-    if is_language:  # a ranking holds the negated loss
+    if is_language:  # the ranking holds minus the loss
         score = f"{-best['mean']:.2f} ± {best.sd:.2f} bits a character"
     else:
         score = f"{best['mean']:.1f} ± {best.sd:.1f} %"
     is_behind = other_arms.standing == BEHIND
     similar = [label(name) for name in other_arms.arm[~is_behind & (other_arms.standing != AHEAD)]]
-    what = f"the {'causal ' if causal or is_language else ''}arm that validation chooses"
+    arms = f"{'causal ' if causal or is_language else ''}arms"
     basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {table.n.max():.0f} seeds]"
-    at_odds = [
-        f"{label(row.arm)} ({row.who}) is behind it: "
+    contradictions = [
+        f"{label(row.arm)} ({row.who}) is behind {arm.label}: "
         f"{points(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
         for row in other_arms[is_behind & (other_arms.who != "")].itertuples()
     ]
     if not _is_causal(best.arm):
-        at_odds.append(
-            "Its norms read later positions; causal=True gives an arm whose norms do not. "
+        contradictions.append(
+            f"The norms of {arm.label} read later positions; causal=True gives an arm with causal "
+            "norms. "
             "[notebook 01]"
         )
     norm, place = arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)"
@@ -65,12 +66,13 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
         place=place,
         code=f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")',
         reasons=(
-            f"{arm.label} is {what} of {len(table)}: {score} (mean ± sd, {best.n:.0f} seeds) in "
-            f"the test. {basis}",
-            f"About the same, or we cannot tell: {', '.join(similar) or 'none'}. {basis}",
+            f"Of {len(table)} {arms}, validation chooses {arm.label}: {score} (mean ± sd, "
+            f"{best.n:.0f} seeds) in the test. {basis}",
+            "Arms that are about the same, or for which we cannot tell: "
+            f"{', '.join(similar) or 'none'}. {basis}",
         ),
-        at_odds=tuple(at_odds),
-        instead=tuple(similar[:3]),
+        contradictions=tuple(contradictions),
+        alternatives=tuple(similar[:3]),
     )
 
 
@@ -79,7 +81,7 @@ def _is_causal(arm: str) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _ranked(task: str, causal: bool) -> pd.DataFrame:
-    """Return the ranking of the recorded arms on a task; of the causal ones if `causal`."""
+def _recorded_ranking(task: str, causal: bool) -> pd.DataFrame:
+    """Return the `ranking` of the recorded arms on a task; if `causal`, of the causal arms only."""
     arms = [arm for arm in tuned_arms(kind_of(task)) if _is_causal(arm) or not causal]
     return ranking(recorded(STUDY_SCALE), task, scale=STUDY_SCALE, arms=arms)

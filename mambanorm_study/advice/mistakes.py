@@ -1,10 +1,11 @@
-"""The five mistakes of the guide (S4), each as failing and corrected runs, and the guide's numbers
-next to ours.
+"""The five mistakes of the guide (S4) in wrong and corrected runs; the guide's numbers and ours.
 
-The guide does not say which models and data most of its numbers come from, so ours differ. Compare
-the direction of an effect, not its size. Notebook 01 measures how much time each norm takes.
+The guide does not say which models and data most of its numbers come from. Our models and data
+differ, so compare the direction of an effect, not its size. Notebook 01 measures how much time each
+norm takes.
 
-All functions take `measured`: experiment → rows, as `experiments.measure` returns them.
+The argument `measured` of the functions maps the name of an experiment to the rows that
+`experiments.measure` returns.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mambanorm_study.advice.experiments import REACHED
+from mambanorm_study.advice.experiments import TARGET_ACCURACY
 from mambanorm_study.answers.phrases import (
     difference_text,
     judged_difference,
@@ -26,20 +27,20 @@ Measured = Mapping[str, pd.DataFrame]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake of the guide, as two queries of the rows of an experiment."""
+    """A mistake that the guide names. Two queries select the wrong and the corrected runs."""
 
-    words: str
-    experiment: str
-    wrong: str  # query of the failing runs
-    right: str  # query of the corrected runs
-    labels: tuple[str, str]  # what the failing and the corrected runs are called
-    condition: str  # how both are trained or tested
-    value: str = "accuracy"  # the column that is compared
-    better: int = 1  # 1 if a larger value is better, −1 if a smaller one is
-    unit: str = "accuracy (%)"
+    title: str
+    experiment: str  # a key of EXPERIMENTS
+    wrong: str  # query that selects the runs with the mistake
+    right: str  # query that selects the runs with the correction
+    labels: tuple[str, str]  # labels of the wrong and of the corrected runs
+    condition: str  # how the runs are trained or tested
+    value: str = "accuracy"  # the column in which the runs are compared
+    sign: int = 1  # 1 if a larger value is better, −1 if a smaller value is better
+    unit: str = "accuracy (%)"  # the unit of the value
 
 
-# The number of a mistake in the guide → the mistake.
+# Number of the mistake in the guide → the mistake.
 MISTAKES = {
     1: Mistake(
         "BatchNorm with small batches",
@@ -57,7 +58,7 @@ MISTAKES = {
         labels=("BN on the LSTM's outputs", "LN on the LSTM's outputs"),
         condition="counting pulses, four lengths, each batch of one, tested in eval mode",
         value="error",
-        better=-1,
+        sign=-1,
         unit="RMSE (pulses)",
     ),
     3: Mistake(
@@ -84,17 +85,17 @@ MISTAKES = {
         labels=("BN", "IN"),
         condition="painting digits in one style, contrasts beyond those of training",
         value="error_beyond",
-        better=-1,
+        sign=-1,
         unit="RMSE, unseen contrasts",
     ),
 }
 
 
 def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
-    """Return the failing and the corrected runs of a mistake, one row per run.
+    """Return the wrong and the corrected runs of a mistake, one row per run.
 
-    Columns: twin ("wrong" or "right"), label, condition, measured (the value that is compared),
-    seed, scale, losses.
+    number: a key of MISTAKES. Columns: twin ("wrong" for runs with the mistake, "right" for
+    corrected runs), label, condition, measured (the value that is compared), seed, scale, losses.
     """
     mistake = MISTAKES[number]
     frame = measured[mistake.experiment]
@@ -105,29 +106,32 @@ def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
-# What the interval of the advantage says → what that means for a mistake; otherwise we cannot tell.
-OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the twin is worse**"}
+# Result of `interval_says` for the advantage of the corrected runs → outcome of the mistake. Any
+# other result is itself the outcome.
+OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the correction is worse**"}
 
 
 def mistake_table(measured: Measured) -> pd.DataFrame:
-    """Return one row for each mistake.
+    """Return one row per mistake.
 
-    Columns: number, mistake, measured (the unit), wrong and right (mean ± sd of the failing and of
-    the corrected runs), advantage (mean of right − wrong, positive if right is better), low and
-    high (its 95 % t-interval, paired by seed), n (seeds), outcome ("it fails", "the twin is worse",
-    or that we cannot tell), wrong_is, right_is (labels of the runs), condition.
+    Columns: number, mistake (its title), measured (the unit), wrong (mean ± sd of the wrong runs),
+    right (mean ± sd of the corrected runs), advantage (mean difference of the corrected and the
+    wrong runs, positive if the corrected runs are better), low and high (the 95 % t-interval of
+    the advantage, paired by seed), n (number of seeds), outcome ("it fails" if the wrong runs are
+    clearly worse, "the correction is worse", or that we cannot tell), wrong_is and right_is (the
+    labels of the wrong and of the corrected runs), condition.
     """
     rows = []
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, measured)
         values = {twin: group.measured for twin, group in runs.groupby("twin")}
-        signed = runs.assign(signed=mistake.better * runs.measured)
+        signed = runs.assign(signed=mistake.sign * runs.measured)
         gap = paired_gap(signed, "twin", "right", "wrong", "signed")
         says = interval_says(gap.low, gap.high)
         rows.append(
             dict(
                 number=number,
-                mistake=mistake.words,
+                mistake=mistake.title,
                 measured=mistake.unit,
                 wrong=_mean_sd(values["wrong"]),
                 right=_mean_sd(values["right"]),
@@ -147,16 +151,19 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
 def paired_gap(
     frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"
 ) -> pd.Series:
-    """Return the mean difference over the seeds, with its 95 % t-interval: `value` in the rows
-    where `column` is a, minus `value` where it is b.
+    """Return difference, low, high: a mean difference over the seeds and its 95 % t-interval.
+
+    The difference of a seed is the mean `value` of the rows where `column` is `a`, minus the mean
+    `value` of the rows where `column` is `b`.
     """
     by_seed = frame.pivot_table(index="seed", columns=column, values=value)
     return mean_difference(by_seed[a] - by_seed[b])
 
 
 def batch_gaps(frame: pd.DataFrame) -> dict[int, pd.Series]:
-    """Return batch size → accuracy with BN minus accuracy with GN. frame: the experiment
-    `batch_size` or `dense`.
+    """Return batch size → `paired_gap` of the accuracy, BN minus GN.
+
+    frame: the rows of the experiment `batch_size` or `dense`.
     """
     return {n: paired_gap(rows, "norm", "BN", "GN") for n, rows in frame.groupby("batch")}
 
@@ -169,9 +176,10 @@ def _mean_sd(values: pd.Series) -> str:
 # ------------------------------------------------------------------------------------- answers
 
 
-def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
-    """Return lines of Markdown: the outcome of each mistake in `mistake_table`, then BN − GN at the
-    smallest and at the largest batch size.
+def mistakes_in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
+    """Return the outcome of each mistake, then BN − GN at the smallest and largest batch size.
+
+    The result is Markdown, one line per mistake. mistakes: the result of `mistake_table`.
     """
     lines = [
         f"- **{row.mistake}**: {row.outcome} here; {row.wrong_is}: {row.wrong}, "
@@ -183,27 +191,27 @@ def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
     return "\n".join([*lines, f"- **BN − GN in a small CNN**: {'; '.join(ends)}."])
 
 
-def guesses_tested(mistakes: pd.DataFrame, measured: Measured) -> str:
+def answers_to_guesses(mistakes: pd.DataFrame, measured: Measured) -> str:
     """Return the answers to the three questions at the top of notebook 11, as lines of Markdown.
 
-    mistakes: `mistake_table`.
+    mistakes: the result of `mistake_table`.
     """
     outcomes = mistakes.set_index("number").outcome
-    cnn, linear = _sizes_behind(measured["batch_size"]), _sizes_behind(measured["dense"])
+    cnn, linear = (_batch_sizes_behind(measured[name]) for name in ("batch_size", "dense"))
     survives = 100 * measured["style"].groupby("norm").survives.mean()
     return numbered_list(
         [
-            "Batch sizes at which BN is behind GN beyond the spread of the seeds: "
+            "Batch sizes at which BN is clearly behind GN (95 % interval below zero): "
             f"a small CNN: {cnn}; a net of linear layers: {linear}.",
-            f"{survives.IN:.0f} % of each image's own style can be read behind IN, "
-            f"{survives.BN:.0f} % behind BN.",
-            f"BatchNorm behind the LSTM that counts: {outcomes[2]}. Post-norm: {outcomes[4]}.",
+            f"{survives.IN:.0f} % of each image's style can be read after IN, "
+            f"{survives.BN:.0f} % after BN.",
+            f"BatchNorm after the LSTM that counts: {outcomes[2]}. Post-norm: {outcomes[4]}.",
         ]
     )
 
 
-def _sizes_behind(frame: pd.DataFrame) -> str:
-    """Return the batch sizes at which BN is clearly behind GN: `2, 4 of 2, 4, 8, 16 rows`."""
+def _batch_sizes_behind(frame: pd.DataFrame) -> str:
+    """Return the batch sizes at which BN is clearly behind GN, as `2, 4 of 2, 4, 8, 16 rows`."""
     gaps = batch_gaps(frame)
     behind = [str(n) for n, gap in gaps.items() if gap.high < 0]
     return f"{', '.join(behind) or 'none'} of {', '.join(map(str, gaps))} rows"
@@ -211,12 +219,13 @@ def _sizes_behind(frame: pd.DataFrame) -> str:
 
 # ------------------------------------------------------------------------- the guide's numbers
 
-# Batch size → accuracy with BN and with GN in the guide (ResNet-50, ImageNet), from “He et al.”.
+# Batch size → accuracy with BN / with GN (ResNet-50, ImageNet) in the guide, which cites
+# “He et al.”.
 IMAGENET = {32: "76.5 / 76.3 %", 8: "75.8 / 76.1 %", 2: "72.1 / 75.3 %"}
 
 
 def claimed_and_measured(measured: Measured) -> pd.DataFrame:
-    """Return one row for each number of the guide: claim, claimed, measured, setting."""
+    """Return one row per number of the guide: claim, claimed, measured (by us), setting."""
     cnn, depth = measured["batch_size"], measured["depth"]
     gaps, means = batch_gaps(cnn), cnn.groupby(["batch", "norm"]).accuracy.mean()
     by_batch = {
@@ -246,10 +255,15 @@ def claimed_and_measured(measured: Measured) -> pd.DataFrame:
 
 
 def _steps_to_reach(frame: pd.DataFrame) -> str:
-    """Return the median number of steps until the validation accuracy is REACHED, for each norm at
-    its best learning rate. frame: the experiment `rates`.
+    """Return as text how many steps it takes to reach TARGET_ACCURACY on the validation rows.
+
+    The text has the median over the seeds without a norm, with BN and with GN, each at the learning
+    rate with the highest mean test accuracy. frame: the rows of the experiment `rates`.
     """
     by_lr = frame.groupby(["norm", "lr"]).agg({"accuracy": "mean", "reached": "median"})
     best = by_lr.loc[by_lr.groupby("norm").accuracy.idxmax()].reached.droplevel("lr")
     steps = best.map("{:.0f}".format).mask(best.isna(), f"more than {frame.limit.iloc[0]}")
-    return f"steps to {REACHED:.0f} %: no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"
+    return (
+        f"steps to {TARGET_ACCURACY:.0f} %: "
+        f"no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"
+    )

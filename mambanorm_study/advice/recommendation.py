@@ -1,4 +1,4 @@
-"""A question to `recommend`, and its answer."""
+"""The input of `recommend` (Question) and its output (Recommendation)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +9,11 @@ SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
 
 
 class Question(NamedTuple):
-    """The arguments of `recommend`. None = not given; size: parameters; depth: layers."""
+    """The arguments of `recommend`.
+
+    None means that an argument is not given. size: the number of parameters. depth: the number of
+    layers.
+    """
 
     architecture: str
     batch_size: int | None = None
@@ -31,7 +35,7 @@ class Question(NamedTuple):
 
     @property
     def has_small_batch(self) -> bool:
-        """True for a small `batch_size`; without one, for a task whose batches are often small."""
+        """True if `batch_size` is small; if it is not given, True for SMALL_BATCH_TASKS."""
         return self.batch_size < SMALL_BATCH if self.batch_size else self.task in SMALL_BATCH_TASKS
 
     @property
@@ -42,14 +46,18 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A norm, where to put it, and why. Each text ends with its source in brackets."""
+    """A norm, where to put it, and why.
 
-    norm: str  # its name in the kit; "None" = no norm
-    place: str
-    code: str  # a line of Python that makes it
+    Each text in `reasons` and `contradictions` ends with its source in brackets.
+    """
+
+    norm: str  # the name of the norm in this kit; "None" means no norm
+    place: str  # where to put the norm
+    code: str  # a line of Python that makes the norm
     reasons: tuple[str, ...] = ()
-    at_odds: tuple[str, ...] = ()  # what other sources, or runs of this kit, say against it
-    instead: tuple[str, ...] = ()  # norms to try next
+    # what other sources, or runs of this kit, say against the recommendation
+    contradictions: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()  # norms to try next
     question: Question | None = None  # set by `recommend`
 
     def _repr_markdown_(self) -> str:
@@ -57,8 +65,8 @@ class Recommendation:
         text = f"**{self.question.words}: {norm}, {self.place}**\n\n    {self.code}"
         sections = {
             "Why": self.reasons,
-            "What is at odds": self.at_odds,
-            "To try next": self.instead,
+            "What contradicts this": self.contradictions,
+            "To try next": self.alternatives,
         }
         for title, entries in sections.items():
             if entries:

@@ -1,9 +1,9 @@
-"""`recommend`: which norm for which model.
+"""`recommend`: which norm to use in which model.
 
 The table RULES is the decision framework of the guide *Normalization Techniques* (source S4): the
-first rule that fits gives the answer. `at_odds` names papers that contradict the guide, and
-notebook 11 measures some of its advice. The advice for a Mamba block comes from recorded runs
-(mamba.py).
+first rule that fits gives the answer. `Recommendation.contradictions` names papers that contradict
+the guide, and notebook 11 tests some advice of the guide. The advice for a Mamba block comes from
+recorded runs (mamba.py).
 """
 
 from collections.abc import Callable
@@ -31,50 +31,52 @@ TASKS = (
 )
 IMAGE_TO_IMAGE = ("style_transfer", "image_translation")
 COMPONENTS = ("generator", "discriminator", "output")
-LARGE = 1e9  # parameters from which on the guide recommends RMSNorm for a Transformer
-POOLED_NORMS = ("BN", "GN", "IN")  # their statistics span the positions of a sequence
+# From this number of parameters on, the guide recommends RMSNorm for a Transformer.
+LARGE_SIZE = 1e9
+POOLED_NORMS = ("BN", "GN", "IN")  # norms with statistics over the positions of a sequence
 
 # Texts that several rules share.
-NORM_FREE = (
-    "The guide calls normalization mandatory. Networks without it train as well with scaled "
+ON_NORM_FREE_NETWORKS = (
+    "The guide calls normalization mandatory. Networks without norms train as well with scaled "
     "weight standardization and gradient clipping, or with a tanh in place of the norm. [Brock "
     "et al. 2021, NFNets; Zhu et al. 2025, DyT]"
 )
-IDENTICAL = (
-    "The guide calls GroupNorm(1) a LayerNorm. It equals a LayerNorm over C·H·W of an image, but "
-    "not a LayerNorm over the channels of one token. And GroupNorm(C) equals InstanceNorm only "
-    "with the same γ and β: torch's InstanceNorm has none by default. [notebook 11]"
+GROUP_NORM_IDENTITIES = (
+    "The guide calls GroupNorm(1) a LayerNorm. GroupNorm(1) equals a LayerNorm over C·H·W of an "
+    "image, but not a LayerNorm over the channels of one token. GroupNorm(C) equals InstanceNorm "
+    "only with the same γ and β: torch's InstanceNorm has no γ and β by default. [notebook 11]"
 )
-# What contradicts the guide on Transformers: its arithmetic, its examples, and DeepNet.
-TRANSFORMERS = (
+# Contradictions to the guide on Transformers: its own numbers, its examples, and DeepNet.
+ON_TRANSFORMERS = (
     "The guide says that RMSNorm is 15–20 % faster than LayerNorm. But in its table LayerNorm "
-    "adds only 3–5 % to the training time, so no replacement can save more than that. [guide S4, "
+    "adds only 3–5 % to the training time, so no replacement can save more than 5 %. [guide S4, "
     "RMS Normalization against Performance Impact]",
-    "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input "
-    "of each sub-block, and the paper on PaLM speaks of layer norms without biases. [Radford et "
-    "al. 2019; Chowdhery et al. 2022, §2]",
+    "The guide says that GPT-2 is post-norm and that PaLM has RMSNorm. GPT-2 moved the norm to the "
+    "input of each sub-block, and the paper on PaLM speaks of layer norms without biases. [Radford "
+    "et al. 2019; Chowdhery et al. 2022, §2]",
     "With scaled residuals and initial weights, post-norm trains with 1,000 layers. [Wang et al. "
     "2022, DeepNet]",
 )
-DCGAN = (
+ON_DCGAN = (
     "DCGAN uses BatchNorm in the generator, except at its output, and in the discriminator, "
-    "except at its input, and calls it critical for training deep generators. [Radford et al. 2016]"
+    "except at its input. Its authors call BatchNorm critical for training deep generators. "
+    "[Radford et al. 2016]"
 )
-FUTURE = (
-    "No output may depend on a later position. LN and RMSN read one position only; BN, GN and IN "
-    "compute statistics over all positions, later ones included. [notebook 01]"
+WHY_CAUSAL = (
+    "No output may depend on a later position. LN and RMSN read one position at a time; BN, "
+    "GN and IN compute statistics over all positions, later ones included. [notebook 01]"
 )
 AFTER_CONVOLUTION = "after the convolution, before the activation"
-PLACED = "In CNNs the norm goes between convolution and activation. [guide S4, step 3]"
+WHY_AFTER_CONV = "In CNNs the norm goes between convolution and activation. [guide S4, step 3]"
 PRE_NORM = "before each sub-layer (pre-norm), and once before the head"
-PRE = (
-    "Pre-norm is the default, because it is more stable; post-norm is hard to train above 12 "
-    "layers. "
-    "[guide S4, Mistake 4]"
+WHY_PRE_NORM = (
+    "Pre-norm is the default, because it is more stable than post-norm. Post-norm is hard to train "
+    "above 12 layers. [guide S4, Mistake 4]"
 )
-HIDDEN = "after the linear layer, before the activation"
+AFTER_LINEAR = "after the linear layer, before the activation"
 
-# (question → True if the rule fits, its answer); the first rule that fits is taken.
+# Pairs of a condition (question → True if the rule fits) and an answer. The first rule that fits
+# gives the answer.
 RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
     (
         lambda q: q.component == "output",
@@ -110,7 +112,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             reasons=(
                 "A single layer is too simple to need a norm. [guide S4, When NOT to Normalize]",
             ),
-            at_odds=(
+            contradictions=(
                 "Badly scaled inputs slow down a single layer as well: standardize the data "
                 "before training. [LeCun et al. 1998, Efficient BackProp; notebook 01]",
             ),
@@ -130,16 +132,16 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
                 "Style transfer and image translation use InstanceNorm at every batch size: it "
                 "removes the contrast of the content image, which must not affect the output. "
                 "[guide S4, step 2; Ulyanov et al. 2017; Huang & Belongie 2017]",
-                PLACED,
+                WHY_AFTER_CONV,
             ),
-            at_odds=(
+            contradictions=(
                 "The guide says that InstanceNorm preserves each image's style and BatchNorm "
                 "erases it. But after InstanceNorm every channel has mean 0 and variance 1, "
                 "whatever the style: InstanceNorm erases the style, and that is why it helps. "
                 "[Huang & Belongie 2017]",
-                IDENTICAL,
+                GROUP_NORM_IDENTITIES,
             ),
-            instead=("GN",),
+            alternatives=("GN",),
         ),
     ),
     (
@@ -158,19 +160,20 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=AFTER_CONVOLUTION,
             code="nn.GroupNorm(32, channels)  # 32 must divide channels and be smaller",
             reasons=(
-                f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. "
+                f"Below {SMALL_BATCH} rows per batch the statistics of BatchNorm are noisy. "
                 "[guide S4, step 1]",
-                PLACED,
+                WHY_AFTER_CONV,
             ),
-            at_odds=(
-                "The guide cites “He et al.” for a BN that is 3.2 points behind GN at batch 2. "
-                "The paper says 10.6 points. [Wu & He 2018, abstract]",
-                IDENTICAL,
+            contradictions=(
+                "The guide says that BN is 3.2 points behind GN at batch 2, and cites “He et al.”. "
+                "The paper on GN says 10.6 points. [Wu & He 2018, abstract]",
+                GROUP_NORM_IDENTITIES,
                 "The guide calls BatchNorm undefined at batch 1. That is true only without "
-                "spatial positions: over H·W positions it computes the statistics of InstanceNorm. "
+                "spatial positions. With H·W positions BatchNorm at batch 1 computes the "
+                "statistics of InstanceNorm. "
                 "[torch.nn.BatchNorm2d; notebook 11]",
             ),
-            instead=(
+            alternatives=(
                 "LN over C·H·W",
                 "frozen BN",
             ),
@@ -185,14 +188,14 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             reasons=(
                 f"From {SMALL_BATCH} rows per batch on, BatchNorm is the default of CNNs. "
                 "[guide S4, step 2]",
-                PLACED,
+                WHY_AFTER_CONV,
             ),
-            at_odds=(
+            contradictions=(
                 "The guide asks for batches of at least 16 rows in one sentence and of at least 8 "
                 "in another. [guide S4, Batch Norm]",
-                NORM_FREE,
+                ON_NORM_FREE_NETWORKS,
             ),
-            instead=("GN",),
+            alternatives=("GN",),
         ),
     ),
     (
@@ -202,28 +205,28 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place="step by step, on the outputs of each layer",
             code="nn.LayerNorm(hidden_size)  # on (B, L, hidden)",
             reasons=("Recurrent networks use LayerNorm, never BatchNorm. [guide S4, step 2]",),
-            at_odds=(
+            contradictions=(
                 "The guide normalizes only the outputs, not the state. The paper on LayerNorm "
                 "normalizes inside the recurrence. [Ba et al. 2016]",
                 "BatchNorm trains LSTMs well with separate statistics for each step. With "
-                "statistics over all steps it is one shift and one scale per channel, which does "
-                "not destroy the order in time. [Cooijmans et al. 2017]",
+                "statistics over all steps BatchNorm applies one shift and one scale per channel, "
+                "which does not destroy the order in time. [Cooijmans et al. 2017]",
             ),
-            instead=("RMSN",),
+            alternatives=("RMSN",),
         ),
     ),
     (
-        lambda q: q.architecture == "transformer" and (q.size or 0) >= LARGE,
+        lambda q: q.architecture == "transformer" and (q.size or 0) >= LARGE_SIZE,
         Recommendation(
             norm="RMSN",
             place=PRE_NORM,
             code="nn.RMSNorm(d_model)",
             reasons=(
                 "Transformers with at least 1B parameters use RMSNorm. [guide S4, step 2]",
-                PRE,
+                WHY_PRE_NORM,
             ),
-            at_odds=TRANSFORMERS,
-            instead=("LN",),
+            contradictions=ON_TRANSFORMERS,
+            alternatives=("LN",),
         ),
     ),
     (
@@ -234,10 +237,10 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             code="nn.LayerNorm(d_model)",
             reasons=(
                 "Transformers with fewer than 1B parameters use LayerNorm. [guide S4, step 2]",
-                PRE,
+                WHY_PRE_NORM,
             ),
-            at_odds=TRANSFORMERS,
-            instead=("RMSN",),
+            contradictions=ON_TRANSFORMERS,
+            alternatives=("RMSN",),
         ),
     ),
     (
@@ -250,8 +253,8 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
                 "A generator that does not translate images uses no norm, or InstanceNorm. "
                 "[guide S4, GAN]",
             ),
-            at_odds=(DCGAN,),
-            instead=("IN",),
+            contradictions=(ON_DCGAN,),
+            alternatives=("IN",),
         ),
     ),
     (
@@ -263,11 +266,11 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             reasons=(
                 "With BatchNorm the discriminator's output for a row depends on the other rows. "
                 "[guide S4, GAN]",
-                "For a critic with a gradient penalty the paper recommends LayerNorm instead of "
+                "For a critic with a gradient penalty, its authors recommend LayerNorm instead of "
                 "BatchNorm. [Gulrajani et al. 2017]",
             ),
-            at_odds=(DCGAN,),
-            instead=(
+            contradictions=(ON_DCGAN,),
+            alternatives=(
                 "LN",
                 "spectral norm",
             ),
@@ -277,14 +280,14 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
         lambda q: q.has_small_batch or q.is_causal,
         Recommendation(
             norm="LN",
-            place=HIDDEN,
+            place=AFTER_LINEAR,
             code="nn.LayerNorm(features)",
             reasons=(
                 "LayerNorm works at any batch size, even 1. [guide S4, Layer Normalization; "
                 "Summary, 2]",
             ),
-            at_odds=(NORM_FREE,),
-            instead=(
+            contradictions=(ON_NORM_FREE_NETWORKS,),
+            alternatives=(
                 "RMSN",
                 "None",
             ),
@@ -294,14 +297,14 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
         lambda q: True,
         Recommendation(
             norm="BN",
-            place=HIDDEN,
+            place=AFTER_LINEAR,
             code="nn.BatchNorm1d(features)",
             reasons=(
                 "BatchNorm also works on the features of linear layers, from 8 rows per batch on. "
                 "[guide S4, Batch Normalization]",
             ),
-            at_odds=(NORM_FREE,),
-            instead=(
+            contradictions=(ON_NORM_FREE_NETWORKS,),
+            alternatives=(
                 "LN",
                 "None",
             ),
@@ -320,33 +323,37 @@ def recommend(
     component: str | None = None,
     depth: int | None = None,
 ) -> Recommendation:
-    """Return the norm for an architecture, where to put it, and why, by the decision framework of
-    the guide (`references("S4")`).
+    """Return which norm to use in an architecture, where to put it, and why.
 
-    batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component:
-    "generator" or "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers.
-    For "mamba", `task` may also name a recorded task of this kit (`pydoc`). Raises ValueError for
-    an unknown value.
+    The answer follows the decision framework of the guide (`references("S4")`); for "mamba" it
+    comes from recorded runs. architecture: one of ARCHITECTURES. batch_size: rows of a training
+    batch on one device. task: one of TASKS; for "mamba" also a recorded task of this kit, such as
+    "pydoc". causal: True if no output may depend on a later position. size: the number of
+    parameters, such as 7e9. component: "generator" or "discriminator" (required for a GAN), or
+    "output" for the last layer. depth: the number of layers. Raises ValueError for an invalid
+    value.
     """
     question = Question(architecture, batch_size, task, causal, size, component, depth)
     _check(question)
     if architecture == "mamba":
         answer = recommend_mamba(task, causal)
     else:
-        answer = next(answer for fits, answer in RULES if fits(question))
+        answer = next(answer for rule_fits, answer in RULES if rule_fits(question))
         if question.is_causal:
-            instead = tuple(name for name in answer.instead if name not in POOLED_NORMS)
-            answer = replace(answer, reasons=(*answer.reasons, FUTURE), instead=instead)
+            causal_norms = tuple(x for x in answer.alternatives if x not in POOLED_NORMS)
+            answer = replace(
+                answer, reasons=(*answer.reasons, WHY_CAUSAL), alternatives=causal_norms
+            )
     return replace(answer, question=question)
 
 
 def _check(question: Question) -> None:
-    """Raise ValueError for an invalid value."""
+    """Raise ValueError if the question holds an invalid value."""
     is_mamba, is_gan = question.architecture == "mamba", question.architecture == "gan"
     choices = {
         "architecture": ARCHITECTURES,
         "task": (None, *TASKS, *KIT_TASKS) if is_mamba else (None, *TASKS),
-        "component": COMPONENTS if is_gan else (None, *COMPONENTS),  # a GAN has two networks
+        "component": COMPONENTS if is_gan else (None, *COMPONENTS),  # a GAN is two networks
     }
     for name, valid in choices.items():
         if getattr(question, name) not in valid:

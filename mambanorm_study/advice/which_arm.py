@@ -1,9 +1,9 @@
-"""Which arm to take (`ranking`), and which of two arms is better (`compare`).
+"""Which arm is best (`ranking`), and which of two arms is better (`compare`).
 
-`ranking` chooses an arm by validation accuracy and compares it with every other arm by test
-accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms are
-compared on the test seeds, and a run that diverged scores chance. Without recorded test seeds the
-arms are compared on the tuning seeds, and `fresh` is False.
+`ranking` chooses an arm by validation accuracy and compares the chosen arm with every other arm by
+test accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms
+are compared on the test seeds, and a run that diverged counts as a run at chance. If no test seeds
+are recorded, the arms are compared on the tuning seeds, and `fresh` is False.
 """
 
 from collections.abc import Iterable
@@ -30,9 +30,9 @@ from mambanorm_study.tables.run_tables import CANNOT_TELL, label
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
 
-# Kind of task → arms that somebody recommends: the paper (§4.5), its apparent successor, and the
-# original model that both start from.
-NAMED = {
+# Kind of task → arm → who recommends the arm: the paper (§4.5), its apparent successor, or the
+# authors of the original model, from which the paper and its successor start.
+RECOMMENDED_BY = {
     "sequence": {"NormVary>SSM>GN": PAPERS, "BN>SSM>LN": LATER, "RMSN>SSM>None": ORIGINAL},
     "vision": {"NormVary>SSM>LN": PAPERS, "BN>SSM>LN": LATER, "LN>SSM>LN": ORIGINAL},
     "language": {
@@ -41,29 +41,32 @@ NAMED = {
     },
 }
 
-# Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm.
+# Kind of task → the first trained task of this kind. `what_to_do` and `recommend` choose an arm by
+# the ranking on this task.
 ADVISED_ON = {presets.kind_of(task): task for task in reversed(TRAINED_TASKS)}
 
-# Standings of an arm in a ranking, relative to the chosen arm; the fifth is CANNOT_TELL.
+# Standings of an arm in a ranking, relative to the chosen arm. The fifth standing is CANNOT_TELL.
 CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
 
-# Word of the comparison chosen arm − other arm → standing of the other arm. Any other word gives
-# CANNOT_TELL.
+# Word of the comparison "chosen arm − other arm" → standing of the other arm. A word that is not
+# listed here gives CANNOT_TELL.
 STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
-    """Return the arms, with norms before and after the SSM only, whose learning rate is tuned for a
-    claim about this kind of task.
+    """Return the arms whose learning rate is tuned for a claim about this kind of task.
+
+    Arms with norms at further sites than N1 and N2, and arms of Transformers, are left out.
     """
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
     return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
 
 
-def compared_on(task: str) -> tuple[str, float]:
-    """Return the column in which arms are compared on a task, and the smallest effect of interest
-    in that column.
+def compared_column(task: str) -> tuple[str, float]:
+    """Return the column in which arms are compared on a task, and the smallest effect of interest.
+
+    The column is "bits" for language models and "score" for other tasks.
     """
     return (
         ("bits", scores.SMALLEST_BITS)
@@ -79,17 +82,21 @@ def ranking(
     scale: str | None = None,
     arms: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Return one row for each arm, ordered by mean validation accuracy on the tuning seeds; the
-    first arm is the chosen one.
+    """Return one row per arm, the best mean validation accuracy on the tuning seeds first.
 
-    Columns: arm, who (recommends it), lr, validation. On the test seeds that all arms have: mean,
-    sd, n, diverged (number of runs). Chosen arm minus this arm: behind (mean), low, high (95 %),
-    per_seed, standing ("chosen", "behind", "ahead", "about the same", "we cannot tell"), unit.
-    fresh: False if there are no test seeds. Accuracies are in per cent, differences in points (unit
-    "pp"). For language models both are computed from minus the test loss, in bits a character.
+    The first row is the chosen arm. Columns:
+    - arm, who (who recommends the arm), lr, validation (mean validation accuracy);
+    - on the test seeds that all arms share: mean, sd, n (seeds), diverged (number of runs);
+    - of the difference "chosen arm minus this arm": behind (the mean), low, high (the 95 %
+      interval), per_seed (one difference per seed), unit;
+    - standing ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
+    - fresh (True if these are test runs that no earlier version of the protocol has judged).
 
-    arms: the arms to choose from (None = `tuned_arms`). Arms without a tuned learning rate are left
-    out. Raises ValueError if no arm is left, or if the arms share fewer than two seeds.
+    Accuracies are in per cent, and their differences in points (unit "pp"). For language models,
+    minus the test loss in bits per character takes the place of the accuracy.
+
+    arms: the arms to choose from; None means `tuned_arms`. Arms without a tuned learning rate are
+    left out. Raises ValueError if no arm remains, or if the arms share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
     tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
@@ -102,7 +109,7 @@ def ranking(
             "see mambanorm_study.needed"
         )
     tuning = Evidence(evidence, tuning=True).of_arms(tuned, task)
-    column, smallest = compared_on(task)
+    column, smallest = compared_column(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
     lead = score[order[0]] - score  # (arms, seeds): chosen arm minus each arm
@@ -111,7 +118,7 @@ def ranking(
     table = pd.DataFrame(
         dict(
             arm=runs.arms,
-            who=[NAMED[kind].get(arm, "") for arm in runs.arms],
+            who=[RECOMMENDED_BY[kind].get(arm, "") for arm in runs.arms],
             lr=runs.lrs,
             validation=validation,
             mean=score.mean(axis=1),
@@ -134,8 +141,9 @@ def ranking(
 def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return task → `ranking`, for the tasks on which arms are tuned and share at least two
-    seeds.
+    """Return task → `ranking` for all given tasks that have a ranking.
+
+    A task has a ranking if arms are tuned on the task and share at least two seeds.
     """
     tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:
@@ -144,25 +152,26 @@ def rankings(
     return tables
 
 
-def leading(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the first eight arms of a ranking and the arms that somebody recommends, rounded."""
+def leading_arms(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the first eight arms and of the recommended arms of a ranking, rounded."""
     rows = table[(table.index < 8) | (table.who != "")].drop(columns=["per_seed", "unit", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
     return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
-def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return rows for `figures.fig_pairs`: the chosen arm minus each arm that somebody
-    recommends.
+def chosen_minus_recommended(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Return one row per recommended arm, for `figures.fig_pairs`: the chosen arm minus this arm.
+
+    table: the `ranking` on `task`.
     """
-    named = table[(table.who != "") & (table.standing != CHOSEN)]
-    named = named.rename(columns={"arm": "b", "behind": "difference"})
-    return named.assign(a=table.arm.iloc[0], task=task)
+    recommended = table[(table.who != "") & (table.standing != CHOSEN)]
+    recommended = recommended.rename(columns={"arm": "b", "behind": "difference"})
+    return recommended.assign(a=table.arm.iloc[0], task=task)
 
 
 # ------------------------------------------------------------------------------------- two arms
 
-# Word of a comparison → its sentence about two arms.
+# Word of a comparison → sentence about its two arms.
 SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
@@ -174,33 +183,35 @@ NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
 
 
 def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
-    """Return two arms as they are stored. ValueError if they cannot be compared on the task: the
-    same arm twice, a Mamba and a Transformer, a regression, or a norm that sees later positions in
-    a language model.
+    """Return the names under which two arms are stored.
+
+    Raises ValueError if the arms cannot be compared on the task: if both are the same arm, if one
+    is a Mamba and the other a Transformer, if the task is a regression, or if the task is a
+    language model and a norm of the arms sees later positions.
     """
     arms = Arm.parse(arm), Arm.parse(against)
     arm, against = map(str, arms)
     if arm == against:
-        raise ValueError(f"{arm} against itself: give two arms")
+        raise ValueError(f"{arm} is compared with itself: give two different arms")
     experiments.model_of([arm, against])
     if presets.kind_of(task) == "table":
         raise ValueError(
-            f"{task} is a regression, whose arms the rule of the verdicts does not compare: "
-            "see `sweep`"
+            f"{task} is a regression, and the rule of the verdicts does not apply to regressions: "
+            "use `sweep`"
         )
     if presets.kind_of(task) == "language":
-        from mambanorm.norms import check_causal  # other tasks need no torch here
+        from mambanorm.norms import check_causal  # imported here, because other tasks need no torch
 
         check_causal([*arms[0].norms, *arms[1].norms], "which a language model predicts")
     return arm, against
 
 
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
-    """Return the seeds on which a new arm is compared with `against`.
+    """Return the seeds on which a new arm is compared with the arm `against`.
 
-    seeds: a list of test seeds, or a number (None = eight). A number gives recorded seeds of
-    `against` at its learning rate, so that `against` need not be trained again; if fewer seeds are
-    recorded, it gives the first test seeds.
+    seeds: a list of test seeds, which is returned, or a number of seeds; None means 8. For a number
+    the result is that many recorded seeds of `against` at its tuned learning rate, so that
+    `against` is not trained again. If fewer seeds are recorded, the result is the first test seeds.
     """
     number = VERDICT_SEEDS if seeds is None else seeds
     test_seeds = list(check_test_seeds(number))
@@ -213,8 +224,10 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
 def duel_runs(
     arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
-    """Return the runs that a comparison needs next: the tuning runs of an arm without a tuned
-    learning rate, and the test runs of an arm with one. frame: the runs that exist already.
+    """Return the runs that the comparison of two arms needs next.
+
+    These are the tuning runs of an arm without a tuned learning rate, and the test runs of an arm
+    with a tuned learning rate. frame: the runs that exist already.
     """
     return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
 
@@ -229,17 +242,17 @@ def compare(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """Compare two arms, each at its tuned learning rate, by the rule of PROTOCOL.md. Train the runs
-    that are missing.
+    """Compare `arm` with `against`, each at its tuned learning rate, by the rule of PROTOCOL.md.
 
-    Returns one row for each task: said and brief (the answer in words, with and without footnotes),
-    word (better, worse, about the same, cannot tell, no word), new_seeds (about how many more seeds
-    would change "cannot tell"), effect, low, high (95 %), unit, n, diverged, diverged_against,
-    fresh.
+    Missing runs are trained. Returns one row per task, with the columns task, said (the answer in
+    words), brief (the answer without footnotes), word (better, worse, about the same, cannot tell
+    or no word), new_seeds (if the word is "cannot tell": about how many new seeds would change the
+    word), effect (`arm` minus `against`), low and high (the 95 % interval), unit, n (seeds),
+    diverged (runs of `arm`), diverged_against (runs of `against`) and fresh (as in `ranking`).
 
-    seeds: see `duel_seeds`; a list limits the comparison to its seeds. engine: scheduler, workers,
-    client and progress of `sweep`. Raises ValueError for arms that cannot be compared
-    (`check_pair`), RuntimeError if a run could not be trained.
+    seeds: as in `duel_seeds`; the comparison uses only the seeds of a list. engine: arguments of
+    `sweep` (scheduler, workers, client, progress). Raises ValueError for arms that cannot be
+    compared (`check_pair`), and RuntimeError if a run could not be trained.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     rows = []
@@ -259,11 +272,11 @@ def compare(
 def answer(
     arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str
 ) -> dict[str, object]:
-    """Return a row of `compare` from the runs of a frame, without training."""
+    """Return one row of `compare` as a dict, from the runs in `frame`, without training."""
     arm, against = check_pair(arm, against, task)
     row = compare_arms(arm, against, Evidence(frame, scale), task)
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
-    brief = _brief(row, arm, against)
+    brief = _brief_answer(row, arm, against)
     notes = [] if row.fresh else [NOT_FRESH]
     shared = intervals.shared_rows(row.task, scale) if row.n else ""
     if shared:
@@ -285,9 +298,11 @@ def answer(
     )
 
 
-def _brief(row: Row, arm: str, against: str) -> str:
-    """Return `LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1 of 8
-    runs`.
+def _brief_answer(row: Row, arm: str, against: str) -> str:
+    """Return the answer of `compare` without footnotes.
+
+    An example is `LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1
+    of 8 runs`.
     """
     if row.word == rule.NO_WORD:
         parts = [f"no word: {row.why}"]
@@ -301,6 +316,9 @@ def _brief(row: Row, arm: str, against: str) -> str:
 
 
 def failures_in_words(row: Row) -> list[str]:
-    """Return `["failed: NormVary→GN 2 of 12 runs"]`; an empty list if no run failed."""
+    """Return the failed runs as a list of one text, such as `failed: NormVary→GN 2 of 12 runs`.
+
+    The list is empty if no run failed.
+    """
     counts = [f"{label(arm)} {k} of {n} runs" for arm, (k, n) in (row.failed or {}).items() if k]
     return [f"failed: {', '.join(counts)}"] if counts else []

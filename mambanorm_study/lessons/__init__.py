@@ -1,4 +1,4 @@
-"""The experiments of the notebooks that teach; each takes seconds and returns a data frame.
+"""The experiments of the teaching notebooks. Each takes seconds and returns a data frame.
 
 | file | question |
 |---|---|

@@ -1,7 +1,9 @@
-"""To which changes of its input a norm is invariant, measured on the output of the first row.
+"""Measure to which changes of the input a norm is invariant.
 
-The first four of CHANGES change the scale or the level of the data. The last two leave the early
-positions of the first row unchanged and change the data around them.
+A change is applied to the whole batch, and the outputs at the early positions of the first row are
+compared. The first four of CHANGES change the scale or the level of all values. The last two of
+CHANGES leave the early positions of the first row as they are: one changes the other rows, the
+other changes the later positions.
 """
 
 from collections.abc import Callable
@@ -13,18 +15,19 @@ from torch import Tensor, nn
 
 from mambanorm.norms import NORMS, create_norm
 
-# The outputs of this share of the positions, from the first on, are compared
-EARLY = 0.5
-# A norm is invariant to a change that moves its output by a smaller share. ε is added to every
-# variance, so no norm is exactly invariant to scale: with a variance near 1, ε moves an output by
-# 1e-5.
+# The share of the positions, counted from the first position, at which outputs are compared
+EARLY_SHARE = 0.5
+# A norm counts as invariant to a change if the relative change of its output is below this limit.
+# The limit is not zero, because ε is added to every variance and makes a norm depend on the scale:
+# with a variance near 1, ε changes an output by about 1e-5.
 CHANGE_LIMIT = 0.01
-# After this many passes, 0.9⁴⁰ = 1.5 % of the initial running statistics are left.
-WARM_UP = 40
+# The number of training passes in `prepared_norm`. They leave 0.9⁴⁰ = 1.5 % of the initial running
+# statistics.
+WARM_UP_PASSES = 40
 
 
 def _change_later_positions(x: Tensor) -> Tensor:
-    start = int(EARLY * x.shape[1])
+    start = int(EARLY_SHARE * x.shape[1])
     return torch.cat([x[:, :start], 3 * x[:, start:].flip(1) + 1], dim=1)
 
 
@@ -41,7 +44,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -> Tensor:
     """Return a random batch (rows, length, channels), float64.
 
-    Rows and channels differ in level, channels also in spread.
+    Rows and channels differ in their means; channels also differ in their standard deviations.
     """
     generator = torch.Generator().manual_seed(seed)
     normal = partial(torch.randn, generator=generator, dtype=torch.float64)
@@ -50,16 +53,16 @@ def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -
 
 
 def prepared_norm(name: str, x: Tensor, *, groups: int = 4, training: bool = True) -> nn.Module:
-    """Return a norm for x (B, L, D), in its dtype, after WARM_UP training passes on half the rows.
+    """Return a norm for x (B, L, D), in the dtype of x, after WARM_UP_PASSES training passes.
 
-    The passes are omitted for a norm without running statistics. The global random state is not
-    changed.
+    Each pass reads a random half of the rows of x. A norm without running statistics needs no
+    passes and gets none. The global random state does not change.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         norm = create_norm(name, x.shape[-1], groups=groups).to(x.dtype).train()
-        for _ in range(WARM_UP if list(norm.buffers()) else 0):
+        for _ in range(WARM_UP_PASSES if list(norm.buffers()) else 0):
             norm(x[torch.randperm(len(x), generator=generator)[: max(1, len(x) // 2)]])
     return norm.train(training)
 
@@ -68,19 +71,21 @@ def prepared_norm(name: str, x: Tensor, *, groups: int = 4, training: bool = Tru
 def output_change(norm: nn.Module, change: str, x: Tensor) -> float:
     """Return the relative change of the first row's early outputs when x is changed.
 
-    It is the root mean square of the difference divided by that of the output, in the mode of the
-    norm. x (B, L, D) has at least two rows and two positions.
+    This is the root mean square of the outputs' difference, divided by the root mean square of the
+    outputs for the unchanged x. The norm stays in its mode (train or eval). change: a key of
+    CHANGES. x (B, L, D) must have at least two rows and two positions.
     """
-    early = slice(0, int(EARLY * x.shape[1]))
+    early = slice(0, int(EARLY_SHARE * x.shape[1]))
     before, after = (norm(inputs)[0, early] for inputs in (x, CHANGES[change](x)))
     return float((after - before).norm() / before.norm().clamp(min=1e-12))
 
 
 def invariances() -> pd.DataFrame:
-    """Return the relative change of the output, norms × CHANGES, in training mode.
+    """Return the `output_change` of each norm (row) for each of CHANGES (column), in train mode.
 
-    A last column has the effect of the other rows in eval mode. All norms see the same random batch
-    (6 rows, 32 positions, 16 channels). Constant is left out because it ignores its input.
+    The last column has the change that the other rows cause in eval mode. All norms see the same
+    random batch (6 rows, 32 positions, 16 channels). Constant is left out because it ignores its
+    input.
     """
     x, rows = sample(), {}
     for name in NORMS:
@@ -92,22 +97,22 @@ def invariances() -> pd.DataFrame:
     return pd.DataFrame(rows).T.drop("Constant", errors="ignore").rename_axis("norm")
 
 
-def trials() -> pd.DataFrame:
-    """Return the answers to three questions, norms × questions, tried in training mode.
+def norm_properties() -> pd.DataFrame:
+    """Return three properties (True or False) of each norm, one row per norm.
 
-    "alone": does a row have the same output in a batch of one? "one position": does the output for
-    a sequence of one position depend on the input? "no future": do the early outputs stay the same
-    when later positions change?
+    "alone": the output of a row is the same if the batch has no other row. "one position": the
+    output for a sequence of one position depends on the input. "no future": the early outputs stay
+    the same when later positions change. All are tested in train mode. Constant is left out.
     """
     x, rows = sample(), {}
     for name in NORMS:
         with torch.no_grad():
-            whole, alone, position = (
+            batch, alone, position = (
                 create_norm(name, x.shape[-1]).double()(inputs) for inputs in (x, x[:1], x[:, :1])
             )
         future = output_change(prepared_norm(name, x), "later positions", x)
         rows[name] = {
-            "alone": bool(torch.allclose(whole[:1], alone)),
+            "alone": bool(torch.allclose(batch[:1], alone)),
             "one position": bool(position.std() > CHANGE_LIMIT),
             "no future": future < CHANGE_LIMIT,
         }

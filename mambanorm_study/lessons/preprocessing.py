@@ -1,9 +1,9 @@
-"""What the scale of the input features does to gradient descent, on measurements of 178 wines.
+"""How the scale of the input features affects gradient descent: measurements of 178 wines.
 
 A linear model w·x without intercept is fitted to a centred target by full-batch gradient descent.
 The loss is quadratic with the Hessian H = 2 XᵀX / n. The largest eigenvalue of H bounds the
-learning rate, and the smallest sets the speed of descent. So their ratio, the condition number,
-determines the number of steps.
+learning rate, and the smallest eigenvalue sets the speed of descent. So the condition number, the
+largest divided by the smallest eigenvalue, determines the number of steps.
 
 Source: Aeberhard & Forina (1991), Wine, UCI, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
 """
@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
-# Descent has converged when this share of the removable loss is left
-CLOSE = 0.01
-# Way of scaling → function of the columns of x (n, features). "raw" is centred only.
+# Descent has converged when at most this share of the removable loss is left. The removable loss is
+# the loss at w = 0 minus the smallest possible loss.
+CONVERGED_SHARE = 0.01
+# Name of a scaling → function of the features x (n, features). "raw" only centres each feature.
 SCALINGS = {
     "raw": lambda x: x - x.mean(0),
     "min–max": lambda x: (x - x.min(0)) / np.ptp(x, 0),
@@ -26,17 +27,20 @@ SCALINGS = {
 
 
 def wines() -> pd.DataFrame:
-    """Return 178 wines with 13 measurements each, in the units of the laboratory."""
+    """Return 178 wines (rows) with 13 measurements (columns), in the units of the laboratory."""
     from sklearn.datasets import load_wine  # imported here because it takes a second
 
     return load_wine(as_frame=True).data
 
 
-def wine_problem(how: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return two scaled features of the wines (178, 2) and the standardized target (178,)."""
+def wine_problem(scaling: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scaled FEATURES of the wines (178, 2) and the standardized TARGET (178,).
+
+    scaling: a key of SCALINGS.
+    """
     frame = wines()
     x, y = frame[list(FEATURES)].to_numpy(), frame[TARGET].to_numpy()
-    return SCALINGS[how](x), SCALINGS["standardised"](y)
+    return SCALINGS[scaling](x), SCALINGS["standardised"](y)
 
 
 def curvature(x: np.ndarray) -> np.ndarray:
@@ -52,11 +56,13 @@ def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 def descend(
     x: np.ndarray, y: np.ndarray, *, lr: float | None = None, steps: int = 2000
 ) -> pd.DataFrame:
-    """Run gradient descent from w = 0 and return its path, one row per step: step, w0, w1, …, loss,
-    left (the share of the removable loss that is left).
+    """Run gradient descent from w = 0 and return the path, one row per step.
 
-    lr: None = 1 over the largest eigenvalue of H; twice that value makes descent diverge. Descent
-    stops when `left` reaches CLOSE.
+    Columns: step, w0, w1, …, loss, left (the share of the removable loss that is left).
+
+    lr: None means 1 divided by the largest eigenvalue of H; above twice that value, descent
+    diverges. Descent stops when `left` is at most CONVERGED_SHARE, when the loss is not
+    finite, or after `steps`.
     """
     lr = 1 / curvature(x)[-1] if lr is None else lr
     w, path = np.zeros(x.shape[1]), []
@@ -66,18 +72,18 @@ def descend(
         loss = squared_error(x, y, w)
         left = (loss - best) / (first - best)
         path.append([step, *w, loss, left])
-        if left <= CLOSE or not np.isfinite(loss):
+        if left <= CONVERGED_SHARE or not np.isfinite(loss):
             break
         w = w - lr * 2 * x.T @ (x @ w - y) / len(x)
     return pd.DataFrame(path, columns=["step", *(f"w{i}" for i in range(len(w))), "loss", "left"])
 
 
 def outlier_table() -> pd.DataFrame:
-    """Return the range of the proline of all wines but the first, after scaling in three ways.
+    """Return the range of the feature proline over all wines but the first, after three scalings.
 
-    Rows: min–max, "standardised" (mean and standard deviation), "robust" (median and quartiles).
-    Columns: "as measured", and "one wrong", where the first wine's value is a hundred times too
-    large.
+    Rows (in brackets the number that divides proline): "min–max" (range), "standardised" (standard
+    deviation), "robust" (distance between the quartiles). Columns: "as measured" and "one wrong",
+    where the proline of the first wine is a hundred times too large.
     """
     x = wines()["proline"].to_numpy()
     wrong = x.copy()
@@ -87,14 +93,17 @@ def outlier_table() -> pd.DataFrame:
         "standardised": np.std,
         "robust": lambda v: np.subtract(*np.percentile(v, [75, 25])),
     }
-    rows = {how: [np.ptp(x[1:]) / spread(v) for v in (x, wrong)] for how, spread in spreads.items()}
+    rows = {name: [np.ptp(x[1:]) / f(v) for v in (x, wrong)] for name, f in spreads.items()}
     table = pd.DataFrame(rows, index=["as measured", "one wrong"]).T
     return table.rename_axis("scaling")
 
 
 @dataclass(frozen=True)
 class Bowl:
-    """The loss over two weights: axes w0, w1 (n,), loss (n, n) with w1 first, path of `descend`."""
+    """The loss as a function of two weights, and the path of gradient descent (see `descend`).
+
+    w0, w1: the values of the weights (n,). loss: (n, n), one row per value of w1.
+    """
 
     w0: np.ndarray
     w1: np.ndarray
@@ -102,9 +111,12 @@ class Bowl:
     path: pd.DataFrame
 
 
-def bowl(how: str) -> Bowl:
-    """Return the loss around the path of gradient descent, for one scaling of the features."""
-    x, y = wine_problem(how)
+def bowl(scaling: str) -> Bowl:
+    """Return the loss around its minimum, and the path of gradient descent.
+
+    scaling: a key of SCALINGS.
+    """
+    x, y = wine_problem(scaling)
     path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
     reach = 1.4 * np.abs(best).max()  # equal for both weights, so that the axes are comparable
     w0, w1 = (np.linspace(centre - reach, centre + reach, 120) for centre in best)
@@ -113,13 +125,15 @@ def bowl(how: str) -> Bowl:
 
 
 def scaling_table() -> pd.DataFrame:
-    """Return the condition number of each scaling, and the number of steps that remove 99 % of the
-    removable loss (NaN if descent does not get there).
+    """Return the condition number and the number of steps of descent, one row per scaling.
+
+    Columns: condition, and steps until 99 % of the removable loss is removed (NaN if descent ends
+    earlier).
     """
     rows = []
-    for how in SCALINGS:
-        x, y = wine_problem(how)
+    for scaling in SCALINGS:
+        x, y = wine_problem(scaling)
         path, eigenvalues = descend(x, y), curvature(x)
-        steps = len(path) - 1 if path.left.iloc[-1] <= CLOSE else np.nan
-        rows.append(dict(features=how, condition=eigenvalues[-1] / eigenvalues[0], steps=steps))
+        steps = len(path) - 1 if path.left.iloc[-1] <= CONVERGED_SHARE else np.nan
+        rows.append(dict(features=scaling, condition=eigenvalues[-1] / eigenvalues[0], steps=steps))
     return pd.DataFrame(rows).set_index("features")

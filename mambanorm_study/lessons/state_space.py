@@ -1,10 +1,11 @@
-"""One state of a state space model: the continuous equation, its steps, and its memory.
+"""One state of a state space model: its continuous equation, its discrete steps, its memory.
 
     h'(t) = a·h(t) + b·u(t)                          continuous, a < 0
-    h_k = exp(Δa)·h_{k−1} + (exp(Δa) − 1)/a · b·u_k  zero-order hold: exact if u is constant for Δ
-    h_k = exp(Δa)·h_{k−1} + Δ·b·u_k                  as Mamba's code computes it
+    h_k = exp(Δa)·h_{k−1} + (exp(Δa) − 1)/a · b·u_k  zero-order hold: exact if u(t) is constant
+                                                     during each step of length Δ
+    h_k = exp(Δa)·h_{k−1} + Δ·b·u_k                  the step in Mamba's code
 
-Source: Gu & Dao 2023 (Mamba), Eq. 1–4, and its code (third line).
+Source: Gu & Dao 2023 (Mamba), Eq. 1–4, and the code of Mamba for the last equation.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-# Rule → factor of b·u_k for a step of length delta.
+# Name of a rule → function (delta, a) → factor of b·u_k. delta is the length of a step.
 RULES = {
     "zero-order hold": lambda delta, a: np.expm1(delta * a) / a,
     "Mamba": lambda delta, a: delta,
@@ -21,8 +22,9 @@ RULES = {
 
 
 def coefficients(delta: float | np.ndarray, a: float, b: float = 1.0, rule: str = "Mamba") -> tuple:
-    """Return the factor of the previous state and the factor of the input, for a step of length
-    delta and a < 0. rule: a key of RULES.
+    """Return the factor of h_{k−1} and the factor of u_k in a step of length delta, for a < 0.
+
+    rule: a key of RULES.
     """
     return np.exp(delta * a), RULES[rule](delta, a) * b
 
@@ -30,16 +32,17 @@ def coefficients(delta: float | np.ndarray, a: float, b: float = 1.0, rule: str 
 def run(
     u: Sequence[float], delta: float, a: float, b: float = 1.0, rule: str = "Mamba"
 ) -> np.ndarray:
-    """Return the states h_1 … h_L for the inputs u (L,), starting at h_0 = 0."""
+    """Return the states h_1 … h_L (L,) for the inputs u (L,), starting from h_0 = 0."""
     decay, gain = coefficients(delta, a, b, rule)
     states = itertools.accumulate(u, lambda h, value: decay * h + gain * value, initial=0.0)
     return np.array(list(states)[1:])
 
 
 def memory() -> pd.DataFrame:
-    """Return the response of a state with a = −1 to a single 1 at step 0, for four step lengths.
+    """Return how a state with a = −1 decays after an input of 1 at step 0 and of 0 at later steps.
 
-    Columns: delta, step (0 to 39), h, share (h divided by its first value).
+    One row per step length and step. Columns: delta (four step lengths), step (0 to 39), h (the
+    state), share (h divided by h at step 0).
     """
     impulse, frames = np.eye(40)[0], []
     for delta in (0.01, 0.1, 0.3, 1.0):
@@ -49,8 +52,10 @@ def memory() -> pd.DataFrame:
 
 
 def shortcut_error(sizes: Sequence[float]) -> pd.DataFrame:
-    """Return by how much Mamba's factor Δ·b exceeds the exact factor of the zero-order hold, as a
-    fraction of the latter: columns size (Δ·|a|) and excess.
+    """Return the relative error of Mamba's factor Δ·b of the input, one row per size.
+
+    Columns: size (Δ·|a|) and excess (Mamba's factor divided by the factor of the zero-order hold,
+    minus 1).
     """
     exact, mamba = ([coefficients(size, -1.0, rule=rule)[1] for size in sizes] for rule in RULES)
     return pd.DataFrame(dict(size=sizes, excess=np.divide(mamba, exact) - 1))

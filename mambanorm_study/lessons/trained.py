@@ -1,15 +1,16 @@
 """Two lessons that train small models, and their short training loop.
 
-**Batch norm.** The lecture's claim (Patel, CS460, after Santurkar et al. 2018, Figure 1): a VGG
-trained on CIFAR-10 reaches a higher training accuracy with batch norm. Here: six convolutions in
-the style of VGG on the 8×8 digits of scikit-learn, SGD with momentum, two learning rates. A third
-arm has no norm but the initial weights of He et al. (2015), to show which part of the gain comes
-from better initial weights.
+**Batch norm.** A lecture (Patel, CS460, after Santurkar et al. 2018, Figure 1) claims that a VGG
+trained on CIFAR-10 reaches a higher training accuracy with batch norm than without. This lesson
+trains six convolutions in the style of VGG on the 8×8 digits of scikit-learn, by SGD with momentum
+at two learning rates. A third arm has no norm and the initial weights of He et al. (2015). This arm
+shows how much of the gain better initial weights alone can give.
 
-**Parts of a Mamba block.** Small models with and without convolution and gate, on two tasks.
-`neighbours`, made up for this lesson: is "a" directly before "b" somewhere in the row? Every row
-contains the same symbols, so only their order gives the answer. `digits`: the pixels of handwritten
-digits as a sequence, real data.
+**Parts of a Mamba block.** This lesson trains models of one Mamba block: the whole block, the block
+without its convolution, and the block without its gate, on two tasks. `neighbours` is made up
+for this lesson: is the symbol "a" directly before the symbol "b" anywhere in the row? Every row
+contains the same symbols, so the answer depends on their order alone. `digits` is real data: the
+pixels of a handwritten digit as a sequence.
 
 Results are cached in `<run store>/.lessons/` (runs/measurements.py) until this file changes.
 """
@@ -38,8 +39,9 @@ def fit(
 ) -> Iterator[float]:
     """Train the model and yield the training accuracy (a fraction) of each epoch.
 
-    The accuracy is measured during training. Torch's global seed decides the order of the rows.
-    After a loss that is not finite, the accuracy is chance: 1 over the number of classes.
+    The accuracy on a batch is measured before the optimizer step on this batch. Torch's global seed
+    decides the order of the rows. After a loss that is not finite, the accuracy is the chance
+    level: 1 divided by the number of classes.
     """
     x, labels, finite = train.inputs, train.labels, True
     for _ in range(epochs):
@@ -61,10 +63,10 @@ def accuracy(model: nn.Module, split: Split) -> float:
     return float((model.eval()(split.inputs).argmax(-1) == split.labels).float().mean())
 
 
-def _measured(
+def _measured_rows(
     name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
 ) -> pd.DataFrame:
-    """Return the rows of `one_seed(seed)` for each seed, cached or measured now."""
+    """Return the rows of `one_seed(seed)` for all seeds: cached rows, or rows measured now."""
     listed = check_seeds(seeds, "smoke")
     return load_or_measure(".lessons", name, one_seed, listed, digest_of(Path(__file__)), runs_dir)
 
@@ -78,10 +80,10 @@ VGG_SEEDS = {"smoke": 1, "quick": 4, "evening": 4}  # 8 at larger scales
 
 
 def small_vgg(arm: str) -> nn.Sequential:
-    """Return a model of images (n, 1, 8, 8) → logits (n, 10) with three stages.
+    """Return a convolutional net that maps images (n, 1, 8, 8) to logits (n, 10).
 
-    A stage has two 3×3 convolutions (16, 32, 64 channels) and pooling. With "BN" a batch norm
-    follows each convolution. arm: one of ARMS.
+    The net has three stages with 16, 32 and 64 channels. A stage has two 3×3 convolutions and then
+    pooling. arm: one of ARMS. In the arm "BN" a batch norm follows each convolution.
     """
     layers, channels = [], 1
     for width in (16, 16, 32, 32, 64, 64):
@@ -98,15 +100,16 @@ def small_vgg(arm: str) -> nn.Sequential:
     return model
 
 
-def with_and_without(scale: str, seeds: int | None = None, runs_dir=None) -> pd.DataFrame:
-    """Train every arm at every learning rate with every seed, or read the cached results.
+def batch_norm_curves(scale: str, seeds: int | None = None, runs_dir=None) -> pd.DataFrame:
+    """Return the learning curves of `small_vgg` for all ARMS, LEARNING_RATES and seeds.
 
-    Returns one row for each epoch of a run: arm, lr, scale, val_accuracy of the trained model (the
-    same in all rows of a run), epoch, train_accuracy, seed. Accuracies are fractions.
+    Missing runs are trained; the other runs are read from the cache. Returns one row per run and
+    epoch: arm, lr, scale, val_accuracy (of the trained model, so the same in all rows of a run),
+    epoch, train_accuracy, seed. Accuracies are fractions. seeds: None means VGG_SEEDS of the scale.
     """
     seeds = VGG_SEEDS.get(scale, 8) if seeds is None else seeds
     frames = [
-        _measured(f"vgg-{scale}-{lr:g}", partial(_vgg_curves, scale, lr), seeds, runs_dir)
+        _measured_rows(f"vgg-{scale}-{lr:g}", partial(_vgg_curves, scale, lr), seeds, runs_dir)
         for lr in LEARNING_RATES
     ]
     return pd.concat(frames, ignore_index=True)
@@ -138,14 +141,14 @@ EPOCHS = {
     "digits": {"smoke": 1, "quick": 6, "evening": 6},
 }  # 15 at larger scales
 D_MODEL = 24
-SYMBOLS, COPIES = 6, 3  # a row of neighbours contains each symbol COPIES times
+SYMBOLS, COPIES = 6, 3  # each row of the task neighbours contains each of 6 symbols 3 times
 
 
 class BlockWithout(MambaBlock):
     """A Mamba block without one of its PARTS.
 
-    Without "conv", SiLU without a convolution is applied. Without "gate", the scan's output is not
-    multiplied (no Eq. 2). Without "nothing", it is the whole block.
+    part "conv": SiLU is applied without the convolution. part "gate": the scan's output is not
+    multiplied by the gate (Eq. 2 is left out). part "nothing": the block is complete.
     """
 
     def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None"):
@@ -167,9 +170,10 @@ class BlockWithout(MambaBlock):
 
 
 class OneBlockModel(nn.Module):
-    """Stem, one block without a part, mean over the positions, head.
+    """Stem, one `BlockWithout`, mean over the positions, linear head.
 
-    Token ids (n, L) or values (n, L, 1) → logits (n, classes).
+    Maps the input of `stem`, token ids (n, L) or values (n, L, 1), to logits (n, classes). part:
+    the part that the block lacks, one of PARTS.
     """
 
     def __init__(self, part: str, stem: nn.Module, classes: int):
@@ -183,8 +187,10 @@ class OneBlockModel(nn.Module):
 
 
 def neighbours(rows: int, seed: int) -> Split:
-    """Return shuffled symbols (rows, L) and labels (rows,). Symbol 0 is "a", symbol 1 is "b". In
-    half of the rows "a" is directly before "b": label 1.
+    """Return shuffled symbols (rows, L) and labels (rows,) of the task neighbours.
+
+    Symbol 0 is "a", symbol 1 is "b". Half of the rows have label 1: "a" is directly before "b" at
+    least once. The other rows have label 0.
     """
     generator = torch.Generator().manual_seed(seed)
     symbols = torch.arange(SYMBOLS * COPIES) % SYMBOLS
@@ -203,17 +209,18 @@ def parts_of_a_block(
     epochs: int | None = None,
     runs_dir=None,
 ) -> pd.DataFrame:
-    """Train a one-block model without each of PARTS, or read the cached results.
+    """Return the test accuracy of `OneBlockModel` without each of PARTS, one row per run.
 
-    Returns one row per run: task, scale, epochs, chance, without (the part), test_accuracy, seed.
-    Accuracies are fractions. tasks: keys of EPOCHS. seeds, epochs: None = the scale's.
+    Missing runs are trained; the other runs are read from the cache. Columns: task, scale, epochs,
+    chance (the accuracy of guessing), without (one of PARTS), test_accuracy, seed. Accuracies are
+    fractions. tasks: keys of EPOCHS. seeds, epochs: None means SEEDS and EPOCHS of the scale.
     """
     seeds = SEEDS.get(scale, 8) if seeds is None else seeds
     frames = []
     for task in tasks:
         n_epochs = EPOCHS[task].get(scale, 15) if epochs is None else epochs
         one_seed = partial(_part_runs, scale, task, n_epochs)
-        frames.append(_measured(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
+        frames.append(_measured_rows(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
     return pd.concat(frames, ignore_index=True)
 
 

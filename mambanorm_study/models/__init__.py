@@ -1,12 +1,12 @@
-"""Models beyond the core's, and the registry of all models that a config can name.
+"""Models that mambanorm itself does not have, and the registry of all models for `RunConfig`.
 
 | file | contents |
 |---|---|
 | registry.py | MODELS, register_model |
 | mamba2.py | Mamba2Block |
-| vision.py | an image as four sequences, VSSBlock, ImageClassifier |
-| transformer.py | TransformerClassifier (S2) |
-| attention_arms.py | the arms of a Transformer |
+| vision.py | VSSBlock, which scans an image in four directions, and ImageClassifier |
+| transformer.py | TransformerBlock and TransformerClassifier (source S2) |
+| attention_arms.py | arms of a Transformer, `N1>MHA>N2` |
 """
 
 from mambanorm_study.models import mamba2, transformer, vision

@@ -1,6 +1,6 @@
-"""Arms of a Transformer, `N1>MHA>N2`: a norm at the attention and one at the feed-forward part.
+"""Arms of a Transformer, `N1>MHA>N2`: norm N1 at the attention, N2 at the feed-forward part.
 
-The models of source S2 have names instead: `"AutoNorm"` is also an arm.
+An arm may also be the name of a model of source S2, such as `"AutoNorm"`.
 """
 
 from __future__ import annotations
@@ -13,45 +13,47 @@ from mambanorm.arms import MIXERS, NAMED_ARMS, Arm
 
 
 class Variant(NamedTuple):
-    """One of S2's models: the norm at both sites, the options of the norm, and a description."""
+    """A named arm: its norm at both sites, the options of the norm, and a description."""
 
     norm: str
     options: dict[str, object]
-    what: str
+    description: str
 
 
-# The models that S2 compares (§IV.B and §IV.C.2). The config of a Teacher makes it smaller.
+# The models that S2 compares (§IV.B and §IV.C.2), and our control AutoNorm_FixedSelector.
+# "Teacher" has the norms of "FrozenLN"; the config of its run makes the model smaller.
 AUTONORM: dict[str, Variant] = {
-    "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
+    "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended with weights for each token"),
     "AutoNorm_DisableSelector": Variant(
         "NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"
     ),
     "AutoNorm_RandomSelector": Variant(
-        "NormSelector", {"mode": "random"}, "random weights, new ones each step"
+        "NormSelector", {"mode": "random"}, "random weights, drawn again at each step"
     ),
     "AutoNorm_FixedSelector": Variant(
-        "NormSelector", {"mode": "fixed"}, "half of each, always: our control, not S2's"
+        "NormSelector", {"mode": "fixed"}, "both weights always ½: our control, not in S2"
     ),
     "FrozenDyT": Variant("DyT", {}, "DyT alone"),
     "FrozenLN": Variant("LN", {}, "LN alone"),
-    "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
+    "Teacher": Variant("LN", {}, "LN alone, in a smaller model, from which others are distilled"),
 }
 
-# All named arms of a Transformer; S2 writes DyT as x ⊙ α
-NAMED: dict[str, Variant] = {
+# Name → arm of a Transformer: AUTONORM, and AutoNorm with DyT in the form of S2, x ⊙ α
+NAMED_VARIANTS: dict[str, Variant] = {
     **AUTONORM,
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
     "AutoNorm_Linear_RandomSelector": Variant(
-        "NormSelector", {"linear": True, "mode": "random"}, "the same, random weights"
+        "NormSelector", {"linear": True, "mode": "random"}, "AutoNorm_Linear with random weights"
     ),
 }
 
 
 class AttentionArm(Arm):
-    """The norms of a Transformer block, at its attention and at its feed-forward part.
+    """The norms of a Transformer block: n1 at its attention, n2 at its feed-forward part.
 
-    name: a key of NAMED, or "" for an arm in the notation. options: the norm options that belong to
-    the name. Raises ValueError for further sites, which a Transformer block does not have.
+    name: a key of NAMED_VARIANTS, or "" for an arm that is written `N1>MHA>N2`. options: the norm
+    options that belong to the name. Raises ValueError for sites other than n1 and n2, which a
+    Transformer block does not have.
     """
 
     mixer = "MHA"
@@ -65,14 +67,14 @@ class AttentionArm(Arm):
         if arm.more:
             raise ValueError(
                 f"arm {n1}>MHA>{n2}{arm.further}: a Transformer block has no further sites, "
-                f"leave out {arm.further}"
+                f"so leave out {arm.further}"
             )
         return arm
 
     @classmethod
     def named(cls, name: str) -> AttentionArm:
-        """Return the arm that NAMED lists under a name."""
-        norm, options, _ = NAMED[name]
+        """Return the arm of a name in NAMED_VARIANTS."""
+        norm, options, _ = NAMED_VARIANTS[name]
         arm = cls(norm, norm)
         arm.name, arm.options = name, options
         return arm
@@ -83,7 +85,7 @@ class AttentionArm(Arm):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AttentionArm) and str(self) == str(other)
 
-    def __ne__(self, other: object) -> bool:  # tuple defines it separately
+    def __ne__(self, other: object) -> bool:  # otherwise the __ne__ of tuple would be used
         return not self == other
 
     def __hash__(self) -> int:
@@ -91,9 +93,9 @@ class AttentionArm(Arm):
 
     @property
     def label(self) -> str:
-        """Text for figures: the name, or `N1→N2`."""
+        """The text in figures: the name, or `N1→N2` if the arm has no name."""
         return self.name or super().label
 
 
 MIXERS["MHA"] = AttentionArm
-NAMED_ARMS.update({name: AttentionArm.named(name) for name in NAMED})
+NAMED_ARMS.update({name: AttentionArm.named(name) for name in NAMED_VARIANTS})

@@ -1,7 +1,7 @@
 """The registry of models: the names that `RunConfig.model` accepts.
 
-A model is built from the config fields that its class and its block take as arguments of the same
-name (runs/build.py), so a new model needs no list of fields.
+runs/build.py passes a config field to the model if the model's class or its block has an argument
+of the same name. So a new model does not list its fields.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,10 @@ from mambanorm.models.parts import BLOCKS
 class ModelEntry:
     """A model that a config can name.
 
-    block: the class of its blocks for sequences. mixer: the operation between the norms in its
-    arms, "SSM" or "MHA". check(config): raises ValueError for fields that do not fit together.
-    classifier: the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
+    block: the class of the model's blocks for sequences. mixer: the operation between the norms in
+    the model's arms, "SSM" or "MHA". check(config): raises ValueError for fields that do not fit
+    together. classifier: the model class; None means SequenceClassifier, ImageClassifier or
+    LanguageModel, depending on the task.
     """
 
     block: type[nn.Module]
@@ -33,11 +34,11 @@ MODELS: dict[str, ModelEntry] = {}
 
 
 def register_model(name: str, block: type[nn.Module], **options: Any) -> None:
-    """Add a model to MODELS. options: further fields of `ModelEntry`. Raises ValueError if the name
-    is taken.
+    """Add a model to MODELS. options: the fields of `ModelEntry` other than `block`. Raises
+    ValueError if the name is registered already.
     """
     if name in MODELS:
-        raise ValueError(f"model {name!r} is registered already (taken: {', '.join(MODELS)})")
+        raise ValueError(f"model {name!r} is registered already, see MODELS: {', '.join(MODELS)}")
     MODELS[name] = ModelEntry(block, **options)
     if MODELS[name].classifier is None:
         BLOCKS[name] = block

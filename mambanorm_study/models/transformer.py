@@ -1,14 +1,14 @@
 """A Transformer with any registered norm: TransformerWithAutoNorm, built from S2's text (§IV.B).
 
-    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2
-    y = N2(h + DropPath(SE(FF(h))))         and in Vaswani et al. 2017
+    h = N1(x + DropPath(MHA(x)))            norm_position "after" the residual sum (post-norm),
+    y = N2(h + DropPath(SE(FF(h))))         as in S2 and in Vaswani et al. 2017
 
-    h = x + DropPath(MHA(N1(x)))            norms "before" (pre-norm)
+    h = x + DropPath(MHA(N1(x)))            norm_position "before" the branch (pre-norm)
     y = h + DropPath(SE(FF(N2(h))))
 
 S2 says only that the NormSelector is "after the multi-head attention and feed-forward network
 layers". We read this as post-norm, after the residual sum. S2 does not say where SE belongs; here
-it scales the channels of the feed-forward branch.
+SE scales the channels of the feed-forward branch.
 
 Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D →
 D), SE squeeze and excitation.
@@ -34,7 +34,7 @@ from mambanorm_study.models.vision import ImageReader
 from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
-# The values of a block that an observer sees, in the order of a post-norm block
+# The values that a block passes to its observer, in the order of a post-norm block
 TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
 
 
@@ -43,7 +43,7 @@ def check_heads(d_model: int, n_heads: int) -> None:
     if d_model % n_heads:
         valid = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
         raise ValueError(
-            f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {valid}"
+            f"n_heads={n_heads} does not divide d_model={d_model}: valid n_heads are {valid}"
         )
 
 
@@ -71,7 +71,10 @@ class Attention(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """x·σ(MLP(mean of x over the valid positions)), (B, L, D) → (B, L, D) (Hu et al. 2018)."""
+    """Scale the channels: x·σ(MLP(mean of x over the valid positions)), (B, L, D) → (B, L, D).
+
+    See Hu et al. 2018.
+    """
 
     def __init__(self, d_model: int):
         super().__init__()
@@ -87,9 +90,9 @@ class SqueezeExcite(nn.Module):
 class TransformerBlock(ObservedBlock):
     """One block, residuals included: x (B, L, D) → (B, L, D).
 
-    n1, n2: names of norms; each gets the `norm_options` that it knows. norm_position: "after" the
-    residual sum (post-norm) or "before" the branch (pre-norm). Raises ValueError for an unknown
-    norm, position or size.
+    n1, n2: names of norms, see NORMS; each norm gets those of the `norm_options` that it knows.
+    norm_position: "after" the residual sum (post-norm) or "before" the branch (pre-norm). Raises
+    ValueError for an unknown norm or norm_position, and for an invalid size.
     """
 
     sites = TRANSFORMER_SITES
@@ -118,16 +121,16 @@ class TransformerBlock(ObservedBlock):
             nn.Linear(d_model, expand * d_model), nn.GELU(), nn.Linear(expand * d_model, d_model)
         )
         self.drop_path = DropPath(drop_path)
-        # all arms start from the same other weights, with or without SE
+        # with the same seed, all arms share the initial weights of the layers that are not norms
         with torch.random.fork_rng(devices=[]):
-            with separate_random_numbers():  # SE must not repeat the next block's random numbers
+            with separate_random_numbers():  # SE must not draw the numbers of the next block
                 self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
 
     @property
     def out_proj(self) -> nn.Linear:
-        """The last projection of the attention, whose spectrum diagnostics compute."""
+        """The output projection of the attention. Diagnostics compute its spectrum."""
         return self.attention.out_proj
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -139,7 +142,12 @@ class TransformerBlock(ObservedBlock):
     def _branch(
         self, name: str, function: Callable, site: str, x: Tensor, lengths: Tensor | None
     ) -> Tensor:
-        """Return x + DropPath(f(x)), with the norm of a site after the sum or before f."""
+        """Return x after one branch and its norm.
+
+        The result is norm(x + DropPath(f(x))) if `norm_position` is "after", and
+        x + DropPath(f(norm(x))) if it is "before". f: `function`. norm: the norm at `site`. name:
+        the observer's name for the output of f.
+        """
         norm = getattr(self, site)
         if self.norm_position == "after":
             y = self._observe(name, function(x, lengths))
@@ -162,12 +170,12 @@ class TransformerClassifier(ImageReader):
 
     Give exactly one of `vocab_size` for token ids (B, L), `in_features` for real values
     (B, L, in_features), and `in_channels` for images (B, H, W, in_channels), which are cut into
-    squares of `patch`² pixels. `forward(x, lengths=None)` returns logits (B, n_classes). For
-    regression n_classes is the number of targets, and the logits are their values.
+    patches of `patch`×`patch` pixels. `forward(x, lengths=None)` returns logits (B, n_classes). For
+    regression, n_classes is the number of targets, and the logits are the predicted values.
 
-    `arm`: `"N1>MHA>N2"` or one of NAMED. `drop_path`, `positional` and `positions` are options of
-    SequenceClassifier. Raises ValueError for an unknown norm, arm or norm_position, unless n_heads
-    divides d_model, and for inputs of another kind.
+    `arm`: `"N1>MHA>N2"` or a name in NAMED_VARIANTS. `drop_path`, `positional` and `positions`: as
+    in SequenceClassifier. Raises ValueError for an unknown norm, arm or norm_position, if n_heads
+    does not divide d_model, and for inputs of another kind than the given one.
     """
 
     @stores_arguments
@@ -227,27 +235,25 @@ class TransformerClassifier(ImageReader):
         else:
             x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
             x = self.positional(x).flatten(1, 2)
-        x = self.stem_norm(blank_padding(x, lengths), lengths)  # (B, L, D); padding may be NaN
+        x = self.stem_norm(blank_padding(x, lengths), lengths)  # the inputs' padding may be NaN
         for block in self.blocks:
             x = block(x, lengths)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
 
 
 def _options_of_arm(arm: Arm, norm_options: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the norm options, together with the options that belong to a named arm.
+    """Return the options of a named arm together with `norm_options`.
 
-    Raises ValueError for an arm of a Mamba, and for options that contradict the name.
+    Raises ValueError for an arm of a Mamba, and for an option that contradicts the named arm.
     """
     if not isinstance(arm, AttentionArm):
-        raise ValueError(
-            f"arm {arm} is an arm of a Mamba: for a Transformer write {arm.n1}>MHA>{arm.n2}"
-        )
+        raise ValueError(f"arm {arm} is for a Mamba: for a Transformer write {arm.n1}>MHA>{arm.n2}")
     given = norm_options or {}
     for name, value in arm.options.items():
         if given.get(name, value) != value:
             raise ValueError(
-                f"{arm} means {name}={value!r}, got norm_options {name}={given[name]!r}: to choose "
-                f"{name}, write {arm.n1}>MHA>{arm.n2}"
+                f"arm {arm} sets {name}={value!r}, but norm_options has {name}={given[name]!r}: to "
+                f"choose {name}, write the arm as {arm.n1}>MHA>{arm.n2}"
             )
     return {**arm.options, **given}
 

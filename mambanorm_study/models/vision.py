@@ -2,15 +2,15 @@
 
 ImageReader is the base of all classifiers that read images.
 
-    f = N2(Merge(SSM(Scan(SiLU(Conv(Lin(N1(x))))))))        (1)   main branch, a 3×3 depthwise
-                                                                  convolution
-    p = SiLU(Lin(N1(x)))                                    (2)   gate: the same N1(x) feeds both
-                                                                  branches
+    f = N2(Merge(SSM(Scan(SiLU(Conv(Lin(N1(x))))))))        (1)   main branch; Conv is a 3×3
+                                                                  depthwise convolution
+    p = SiLU(Lin(N1(x)))                                    (2)   gate; both branches read the same
+                                                                  N1(x)
     y = Lin(f ⊗ p) ⊕ x                                      (3)
 
-This is VMamba v0's VSSBlock without its FFN, as the paper used it (App. C.1); its original arm is
-LN>SSM>LN. A norm sees an image as a sequence of its H·W positions, row by row. N2's input is the
-sum of the four directions, including D·u.
+This is the VSSBlock of VMamba v0 without the FFN, as the paper used it (App. C.1). The arm of
+VMamba v0 is LN>SSM>LN. A norm reads an image as a sequence of H·W positions, row by row. The input
+of N2 is the sum over the four directions of the scan's output, including D·u.
 
 Glossary: B images, H and W rows and columns of positions, L = H·W, D = d_model, E = d_inner =
 expand·D, N = d_state, R = dt_rank; g = 0…3 the directions.
@@ -49,21 +49,21 @@ def cross_scan(x: Tensor) -> Tensor:
 
     The result is a view of a contiguous (B, H·W, 4, D), the layout that a block reads.
     """
-    return _transform(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
+    return _scan_or_merge(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
 
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
-    """Return the sum of four sequences (B, 4, D, H·W) as an image (B, D, H, W): each value is added
-    at its pixel.
+    """Add four sequences (B, 4, D, H·W) into one image (B, D, H, W), each value at its pixel.
 
-    This is the adjoint of `cross_scan`.
+    The sequences are in the order of DIRECTIONS. This function is the adjoint of `cross_scan`.
     """
-    return _transform(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
+    return _scan_or_merge(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
 
 
-def _transform(x: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return `_scan(x)` if size is None, else `_merge(x, size)`. torch.func cannot use an
-    autograd.Function, so it gets plain operations.
+def _scan_or_merge(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return `_scan(x)` if size is None, else `_merge(x, size)`.
+
+    Uses the autograd.Function `_Cross` only if `is_ordinary(x)`, because torch.func cannot use it.
     """
     if is_ordinary(x):
         return _Cross.apply(x, size)
@@ -71,7 +71,11 @@ def _transform(x: Tensor, size: tuple[int, int] | None) -> Tensor:
 
 
 class _Cross(torch.autograd.Function):
-    """Scan or merge; the backward pass of each is the other, which fixes the order of the sums."""
+    """Compute `_scan(x)` or `_merge(x, size)`.
+
+    The backward pass of a scan is a merge, and the backward pass of a merge is a scan. This fixes
+    the order in which gradients are added.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:
@@ -84,14 +88,14 @@ class _Cross(torch.autograd.Function):
 
 
 def _scan(image: Tensor) -> Tensor:
-    """Return an image (B, H, W, D) as four sequences (B, H·W, 4, D)."""
+    """Return an image (B, H, W, D) as four sequences (B, H·W, 4, D), in the order of DIRECTIONS."""
     rows, columns = image.flatten(1, 2), image.transpose(1, 2).flatten(1, 2)
     return torch.stack([rows, columns, rows.flip(1), columns.flip(1)], 2)
 
 
-def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the sum of four sequences (B, H·W, 4, D) as an image (B, H, W, D)."""
-    (H, W), (rows, columns, rows_back, columns_back) = size, four.unbind(2)
+def _merge(sequences: Tensor, size: tuple[int, int]) -> Tensor:
+    """Add four sequences (B, H·W, 4, D) into one image (B, H, W, D), each value at its pixel."""
+    (H, W), (rows, columns, rows_back, columns_back) = size, sequences.unbind(2)
     total = rows.unflatten(1, (H, W)) + columns.unflatten(1, (W, H)).transpose(1, 2)
     total += rows_back.flip(1).unflatten(1, (H, W))
     return total + columns_back.flip(1).unflatten(1, (W, H)).transpose(1, 2)
@@ -100,12 +104,13 @@ def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
 class VSSBlock(Block):
     """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
 
-    n1, n2, more, norm_options: as for MambaBlock. At B, C, delta and delta_after one norm serves
-    all four directions: they are four rows of its input, (4·B, L, …), each with the positions in
-    the order of its direction. The directions have separate parameters, named, shaped and
-    initialized as in VMamba v0: x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R),
-    dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E). Raises ValueError for an unknown norm, site
-    or size, TypeError for an option that no norm has.
+    n1, n2, more, norm_options: as in MambaBlock. At B, C, delta and delta_after, one norm is
+    applied to all four directions: the norm's input (4·B, L, …) has one row for each image and
+    direction, with the positions in the order of the direction. Each direction has separate
+    parameters. The names, shapes and initial values of the parameters are VMamba v0's:
+    x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N)
+    and Ds (4·E). Raises ValueError for an unknown norm or site or an invalid size, and TypeError
+    for an option that no norm has.
     """
 
     def __init__(
@@ -128,7 +133,7 @@ class VSSBlock(Block):
         )
         if d_conv % 2 == 0:
             raise ValueError(
-                f"d_conv must be odd, so that images keep their size, got {d_conv}: VMamba has 3"
+                f"d_conv must be odd, so that images keep their size, got {d_conv}: VMamba uses 3"
             )
         self.d_model, self.d_state = d_model, d_state
         self.d_inner = d_inner = expand * d_model
@@ -143,7 +148,7 @@ class VSSBlock(Block):
         self.A_logs = nn.Parameter(initial_A_log(4 * d_inner, d_state))
         self.Ds = nn.Parameter(torch.ones(4 * d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        limit = d_inner**-0.5  # as nn.Linear, in each direction
+        limit = d_inner**-0.5  # the bound of nn.Linear's initial weights
         nn.init.uniform_(self.x_proj_weight, -limit, limit)
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
         self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
@@ -157,11 +162,11 @@ class VSSBlock(Block):
         return super().forward(x.flatten(1, 2), context=x.shape[1:3]).view_as(x)
 
     def convolve(self, u: Tensor, size: torch.Size) -> Tensor:
-        """Return SiLU of the depthwise convolution over the image, (B, L, E) → (B, L, E)."""
+        """Return SiLU(Conv(u)), a depthwise convolution over the image, (B, L, E) → (B, L, E)."""
         return image_conv_silu(self.conv2d, u.unflatten(1, size)).flatten(1, 2)
 
     def select(self, u: Tensor, _: None, at: Callable, size: torch.Size) -> tuple[Tensor, ...]:
-        """Return u in the four directions, (B, L, 4·E), and dt, B and C, (B, L, 4, ·)."""
+        """Return u in the four directions, (B, L, 4·E), then dt, B and C, each (B, L, 4, ·)."""
         u = at("conv", u)
         four = cross_scan(u.transpose(1, 2).unflatten(2, size)).permute(0, 3, 1, 2)  # (B, L, 4, E)
         weight = self.x_proj_weight.transpose(1, 2)
@@ -169,21 +174,21 @@ class VSSBlock(Block):
         x = x.unflatten(1, four.shape[:2]).flatten(0, 1)  # (4·B, L, R + 2·N)
         dt, B, C = x.split([self.dt_rank, self.d_state, self.d_state], -1)
         B, C, dt = at("B", B), at("C", C), at("delta", dt)
-        return four.flatten(2), _from_rows(dt), _from_rows(B), _from_rows(C)
+        return four.flatten(2), _split_directions(dt), _split_directions(B), _split_directions(C)
 
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, size: torch.Size
     ) -> Tensor:
-        """Return the sum of the four scans in the order of the image, (B, L, E).
+        """Return the sum of the four directions' scans, row by row, (B, L, E).
 
-        One call computes all four: each direction is a group of channels.
+        One scan computes all four directions: each direction is a group of channels.
         """
 
-        def at_each(site: str, value: Tensor) -> Tensor:  # (B, L, 4·E)
+        def at_all_directions(site: str, value: Tensor) -> Tensor:  # (B, L, 4·E)
             rows = value.unflatten(2, (4, -1)).permute(2, 0, 1, 3).flatten(0, 1)  # (4·B, L, E)
-            return _from_rows(at(site, rows)).flatten(2)
+            return _split_directions(at(site, rows)).flatten(2)
 
-        y = super().scan(u, dt, B, C, at_each, None).unflatten(2, (4, -1))  # (B, L, 4, E)
+        y = super().scan(u, dt, B, C, at_all_directions, None).unflatten(2, (4, -1))  # (B, L, 4, E)
         return cross_merge(y.permute(0, 2, 3, 1), *size).flatten(2).transpose(1, 2)
 
     def ssm(self) -> tuple[Tensor, ...]:
@@ -191,16 +196,15 @@ class VSSBlock(Block):
         return weight, bias, self.A_logs, self.Ds
 
 
-def _from_rows(x: Tensor) -> Tensor:
-    """Move the direction from the rows to its own axis: (4·B, L, ·) → (B, L, 4, ·)."""
+def _split_directions(x: Tensor) -> Tensor:
+    """Split the axis of directions and images into two axes: (4·B, L, ·) → (B, L, 4, ·)."""
     return x.unflatten(0, (4, -1)).permute(1, 2, 0, 3)
 
 
 class PatchMerging(nn.Module):
-    """VMamba's down-sampling, (B, H, W, D) → (B, H/2, W/2, 2·D), for an even height and width.
+    """Down-sample as VMamba does: (B, H, W, D) → (B, H/2, W/2, 2·D), for even H and W.
 
-    It concatenates the channels of 2×2 positions, then applies a norm (LN in VMamba) and a
-    projection.
+    The channels of 2×2 positions are concatenated, normalized (by LN in VMamba) and projected.
     """
 
     def __init__(
@@ -219,9 +223,10 @@ class PatchMerging(nn.Module):
 
 
 class ImageReader(Classifier):
-    """Base of classifiers of images (B, H, W, C): patches of p×p pixels become positions.
+    """Base of all classifiers that read images (B, H, W, C): each patch becomes one position.
 
-    patch: p. down_sample: the blocks after which the image is halved.
+    A patch has `patch`×`patch` pixels. down_sample: the numbers of the blocks, counted from 1,
+    after which height and width are halved.
     """
 
     patch = 1
@@ -231,15 +236,15 @@ class ImageReader(Classifier):
         return nn.Conv2d(channels, d_model, self.patch, stride=self.patch)
 
     def _check_images(self, x: Tensor) -> None:
-        """Raise ValueError unless x holds images whose sizes divide into patches."""
+        """Raise ValueError unless x holds images that can be cut into patches and halved."""
         check_values_of(x, "B, H, W", self.in_channels)
-        cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
-        if H % cell or W % cell:
+        factor, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
+        if H % factor or W % factor:
             halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
             raise ValueError(
-                f"images of {H}×{W} pixels do not divide into patches of "
+                f"images of {H}×{W} pixels cannot be cut into patches of "
                 f"{self.patch}×{self.patch}{halvings}: "
-                f"height and width must be multiples of {cell}"
+                f"height and width must be multiples of {factor}"
             )
 
 
@@ -247,12 +252,13 @@ class ImageClassifier(ImageReader):
     """Patches, n_layers blocks, mean over the positions, linear head.
 
     `forward(x)` maps images (B, H, W, in_channels) to logits (B, n_classes). A strided convolution
-    turns each patch of p×p pixels into one position. `down_sample` lists the blocks, counted from
-    1, after which the image is halved and the width doubled (`PatchMerging`). `stem_norm` (after
-    the patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all
-    norms; VMamba has LN at all three. `drop_path` and `positional` are options of
-    SequenceClassifier, and `positions` is (H, W) in patches. Raises ValueError for an unknown norm
-    or arm, and for images that do not divide into patches.
+    turns each patch of `patch`×`patch` pixels into one position. `down_sample` lists the blocks,
+    counted from 1, after which height and width are halved and the number of channels is doubled
+    (`PatchMerging`). `stem_norm` (after the patches), `down_norm` (in PatchMerging) and
+    `final_norm` (before the head) are "None" by default, so that the arm names all norms; VMamba
+    has LN at these three sites. `drop_path` and `positional`: as in SequenceClassifier.
+    `positions`: the image's height and width in patches. Raises ValueError for an unknown norm or
+    arm, and for images that cannot be cut into patches.
     """
 
     @stores_arguments
@@ -281,7 +287,7 @@ class ImageClassifier(ImageReader):
         self._make_stem(d_model, inputs, patch=patch, n_classes=n_classes, n_layers=n_layers)
         if not set(down_sample) <= set(range(1, n_layers)):
             raise ValueError(
-                f"down_sample lists blocks from 1 to {n_layers - 1}, got {down_sample!r}"
+                f"down_sample must list blocks from 1 to {n_layers - 1}, got {down_sample!r}"
             )
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
@@ -297,7 +303,8 @@ class ImageClassifier(ImageReader):
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         widths, norms = (d_model, width), (stem_norm, final_norm)
         self._make_ends(n_classes, widths, norms, norm_options, positional, positions)
-        scale_out_proj(self.blocks)  # VMamba does not, and draws linear weights from N(0, .02²)
+        # VMamba does not scale out_proj, and draws the weights of linear layers from N(0, 0.02²)
+        scale_out_proj(self.blocks)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)

@@ -1,16 +1,18 @@
-"""Further norms, which are registered when this package is imported.
+"""Norms that mambanorm itself does not have. Importing this package registers them.
 
 | file | contents |
 |---|---|
 | beyond_the_paper.py | Lp, Scale, Constant, NormVary-token, SwitchNorm |
-| autonorm.py | DyT, Derf, and NormSelector, which chooses between DyT and LN (source S2) |
+| autonorm.py | DyT, Derf, and NormSelector, which blends DyT and LN (source S2) |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION
 from mambanorm_study.basics.extensions import load_imports
-from mambanorm_study.norms import beyond_the_paper  # first, because the import orders NORMS
+
+# beyond_the_paper is imported first, because NORMS keeps the order of registration
+from mambanorm_study.norms import beyond_the_paper
 from mambanorm_study.norms.autonorm import NormSelector
 
-LATE_REGISTRATION.append(load_imports)  # a file of --import may register an unknown norm
+LATE_REGISTRATION.append(load_imports)  # a file given to --import may register more norms
 
 __all__ = ["NormSelector"]

@@ -1,11 +1,11 @@
-"""The norms of AutoNorm (source S2): DyT, Derf, and NormSelector, which blends DyT and LN.
+"""NormSelector, which blends DyT and LN (AutoNorm, source S2), and its relatives DyT and Derf.
 
 S2 writes DyT(x) = x ⊙ α and calls it "Dynamic Transformer Normalization". The published DyT is
-Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization). It is the default here;
-`linear=True` gives the form of S2. In S2's public code the selector is applied once, and models
-that are called frozen blend as well. This code follows S2's text instead.
+Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization). Dynamic Tanh is the default
+here; `linear=True` gives x ⊙ α. S2's public code applies the selector only once, and the models
+that it names "frozen" also blend DyT and LN. This file follows S2's text, not S2's public code.
 
-All three read one token only, so they are causal, and padding has no effect.
+Each of the three norms reads one token at a time. So all are causal, and padding has no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,14 @@ MODES = ("learned", "disable", "random", "fixed")
 
 @contextmanager
 def separate_random_numbers() -> Iterator[None]:
-    """Draw from a separate random stream inside the block; the outer stream advances by one number.
+    """Draw random numbers inside the `with` block from a separate stream.
 
-    So the weights that are initialized after the block do not depend on what the block draws, and
-    do not repeat its numbers.
+    The global stream advances by one number, the seed of the separate stream. So weights that are
+    initialized after the `with` block do not depend on what the block draws, and do not repeat the
+    numbers drawn there.
     """
-    seed = int(torch.randint(2**62, (), device="cpu"))  # CPU, because models may be built on meta
+    # on the CPU, because a model may be built on the meta device, which has no values
+    seed = int(torch.randint(2**62, (), device="cpu"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -39,7 +41,7 @@ def separate_random_numbers() -> Iterator[None]:
 @register_norm(
     "DyT",
     equation=r"y = \gamma_c \tanh(\alpha x) + \beta_c",
-    source="Zhu et al. 2025; x ⊙ α, as S2 has it, is `linear=True`",
+    source="Zhu et al. 2025; `linear=True` gives S2's x ⊙ α",
     axes=(),
     causal=True,
     learnable="γ, β, α",
@@ -48,8 +50,8 @@ def separate_random_numbers() -> Iterator[None]:
 class DyT(Norm):
     """Dynamic Tanh: each value is transformed independently, without a statistic.
 
-    α is one number that starts at 0.5. With `linear=True` the norm is x ⊙ α without γ and β, and α
-    is one number per channel that starts at 1, so the norm starts as the identity.
+    α is one number and starts at 0.5. With `linear=True` the norm is x ⊙ α without γ and β; then α
+    has one number per channel and starts at 1, so the norm starts as the identity.
     """
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
@@ -61,7 +63,7 @@ class DyT(Norm):
         return self.transform(blank_padding(x, lengths))
 
     def transform(self, x: Tensor) -> Tensor:
-        """Return γ ⊙ tanh(α·x) + β, or x ⊙ α, of an x without padding."""
+        """Return γ ⊙ tanh(α·x) + β, or x ⊙ α if `linear`. The padding of x must be zero."""
         return self.apply_affine(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
 
 
@@ -72,12 +74,12 @@ class DyT(Norm):
     axes=(),
     causal=True,
     learnable="γ, β, α, s",
-    use="as DyT, with erf and a shift",
+    use="where DyT is used; has erf instead of tanh, and a shift",
 )
 class Derf(DyT):
-    """DyT with the error function instead of tanh, and a learned shift s of its argument.
+    """DyT with the error function (erf) instead of tanh, and a learned shift s inside erf.
 
-    α starts at 0.5, s at 0.
+    α starts at 0.5, s starts at 0.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -85,7 +87,7 @@ class Derf(DyT):
         self.shift = nn.Parameter(torch.tensor([0.0]))
 
     def transform(self, x: Tensor) -> Tensor:
-        """Return γ ⊙ erf(α·x + s) + β of an x without padding."""
+        """Return γ ⊙ erf(α·x + s) + β. The padding of x must be zero."""
         return self.apply_affine(torch.erf(self.alpha * x + self.shift))
 
 
@@ -96,18 +98,20 @@ class Derf(DyT):
     source="S2, AutoNorm, §IV.A",
     axes=("D",),
     causal=True,
-    learnable="those of DyT and LN, an MLP",
-    use="a research question: does a choice for each token help?",
+    learnable="the parameters of DyT and LN, and an MLP",
+    use="a research question: does it help to weight DyT and LN for each token?",
 )
 class NormSelector(Norm):
-    """Blend of DyT and LN by weights that depend on the token, x (B, L, D) → (B, L, D).
+    """Return w₀·DyT(x) + w₁·LN(x), x (B, L, D) → (B, L, D), with w₀ + w₁ = 1.
 
-    mode: "learned", starting at ½ each; "disable", LN alone, bit for bit; "random", one draw
-    w₀ ~ U(0, 1) for each forward pass in training, and its mean ½ in eval; "fixed", always ½ (our
-    control). linear: DyT in the form of S2. The selector is an MLP of width D/4, at least 4. Random
-    weights depend only on the torch seed at construction and on the number of earlier draws, so
-    they continue after a checkpoint. `observer("selector", w)` receives the weights (B, L, 2) of
-    each forward pass.
+    mode: "learned": an MLP (the selector; its hidden width is D/4, at least 4) computes the weights
+    of each token, and both start at ½. "disable": LN alone, bit for bit. "random": each forward
+    pass in training draws one w₀ ~ U(0, 1); in eval both weights are ½. "fixed": both weights are
+    always ½ (our control). linear: DyT is S2's x ⊙ α.
+
+    The random weights depend only on the torch seed at construction and on the number of earlier
+    draws, so a run that resumes from a checkpoint continues their sequence. If `observer` is set,
+    each forward pass calls `observer("selector", w)` with the weights (B, L, 2).
     """
 
     members = ("DyT", "LN")
@@ -151,7 +155,7 @@ class NormSelector(Norm):
         return torch.addcmul(ln * w[..., 1:], self.dyt.transform(blank), w[..., :1])
 
     def weights(self, x: Tensor) -> Tensor:
-        """Return w₀ of DyT and w₁ of LN, (B, L, 2)."""
+        """Return the weights w₀ of DyT and w₁ of LN for each token of x, (B, L, 2)."""
         if self.mode == "learned":
             return self.selector(x).softmax(-1)
         w0 = 0.0 if self.mode == "disable" else 0.5
@@ -160,11 +164,11 @@ class NormSelector(Norm):
         return x.new_tensor([w0, 1 - w0]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:
-        """Return the next random weight from a separate generator."""
+        """Return the next random w₀. It depends on the buffers `seed` and `draws` only."""
         if is_recomputed():
             raise RuntimeError(
-                "the random weights of NormSelector cannot be drawn again: leave this norm out of "
-                "activation checkpointing, or use mode='fixed'"
+                "activation checkpointing cannot draw the random weights of NormSelector again: "
+                "leave this norm out of activation checkpointing, or use mode='fixed'"
             )
         generator = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
         self.draws += 1

@@ -1,9 +1,9 @@
 """Norms that the paper does not have: Lp, Scale, Constant, NormVary-token and SwitchNorm.
 
-All but SwitchNorm read one token only, so they are causal. Lp generalizes RMSN (p = 2). Scale (only
-a gain) and Constant (only a shift) are controls. NormVary-token, our addition for language models,
-mixes the members of NormVary whose statistics are computed from a single token. SwitchNorm (Luo et
-al. 2019) is the norm from which NormVary descends.
+All of these norms except SwitchNorm read one token at a time, so they are causal. Lp generalizes
+RMSN, which is Lp with p = 2. Scale (a gain alone) and Constant (a shift alone) are controls.
+NormVary-token, our addition for language models, mixes GN-token, LN and RMSN, which compute their
+statistics from a single token. NormVary descends from SwitchNorm (Luo et al. 2019).
 """
 
 import math
@@ -26,14 +26,15 @@ from mambanorm.norms.registry import register_norm
     axes=("D",),
     causal=True,
     learnable="γ",
-    use="as RMSN; the larger p, the more large channels count; ∞ uses the largest only",
+    use="where RMSN is used; a larger p gives large channels more weight, ∞ uses the largest only",
 )
 class LpNorm(Norm):
     """Divide each token by the power mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
 
-    p = 1 is the mean of |x|, p = 2 the root mean square (RMSN), p = ∞ the largest |x|. For every p,
-    ε is added to the square of the mean, so that p = 2 equals RMSN; the source has no ε. The source
-    allows p > 0, but below 1 the gradient at zero is infinite, so p < 1 raises ValueError.
+    The power mean is the mean of |x| for p = 1, the root mean square for p = 2 (RMSN), and the
+    largest |x| for p = ∞. For every p, ε is added to the square of the power mean, so that p = 2
+    equals RMSN; the source has no ε. The source allows p > 0. Here p < 1 raises ValueError, because
+    the gradient at zero would be infinite.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
@@ -47,16 +48,19 @@ class LpNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         x = blank_padding(x, lengths)
-        return self.apply_affine(x / torch.hypot(self.size(x), x.new_full((), math.sqrt(self.eps))))
+        return self.apply_affine(
+            x / torch.hypot(self.power_mean(x), x.new_full((), math.sqrt(self.eps)))
+        )
 
-    def size(self, x: Tensor) -> Tensor:
-        """Return (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+    def power_mean(self, x: Tensor) -> Tensor:
+        """Return the power mean (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
         if self.p == 1:
             return x.abs().mean(-1, keepdim=True)
         largest = x.detach().abs().amax(-1, keepdim=True)
-        unit = largest.clamp(min=torch.finfo(x.dtype).tiny)  # so that powers do not overflow
-        norm = torch.linalg.vector_norm(x / unit, self.p, dim=-1, keepdim=True)
-        return unit * norm / self.d ** (1 / self.p)
+        largest = largest.clamp(min=torch.finfo(x.dtype).tiny)  # avoids a division by zero
+        # without this division |x|^p could overflow
+        norm = torch.linalg.vector_norm(x / largest, self.p, dim=-1, keepdim=True)
+        return largest * norm / self.d ** (1 / self.p)
 
 
 @register_norm(
@@ -66,15 +70,15 @@ class LpNorm(Norm):
     axes=(),
     causal=True,
     learnable="γ",
-    use="a control: is a statistic needed, or is a learned gain enough?",
+    use="a control: does a norm need its statistic, or is a learned gain enough?",
 )
 class Scale(Norm):
-    """The learned gain of a norm without its statistics, x (B, L, D) → (B, L, D).
+    """Multiply each channel by a learned γ, without any statistic; x (B, L, D) → (B, L, D).
 
-    It separates the effect of scaling from the effect of normalizing. γ is one number per channel
-    (LayerScale, Touvron et al. 2021) and starts at 1, as in every norm, so Scale starts as the
-    identity. LayerScale itself is applied at the end of a branch and starts with a small γ. With
-    `affine=False` Scale stays the identity.
+    This control separates the effect of scaling from the effect of normalizing. γ has one number
+    per channel and starts at 1, so Scale starts as the identity; with `affine=False` it stays the
+    identity. Scale follows LayerScale (Touvron et al. 2021), which is applied at the end of a
+    branch and starts with a small γ.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -87,18 +91,18 @@ class Scale(Norm):
 @register_norm(
     "Constant",
     equation=r"y = \beta_c",
-    source="ours; it removes what Gu & Dao 2023 call selection",
+    source="ours; Constant removes what Gu & Dao 2023 call selection",
     axes=(),
     causal=True,
     learnable="β",
-    use="a control at Δ, B and C: does it matter that they depend on the input?",
+    use="a control at Δ, B and C: does it matter that Δ, B and C depend on the input?",
 )
 class Constant(Norm):
-    """A learned vector β that replaces the input, x (B, L, D) → (B, L, D).
+    """Return a learned vector β at every position, whatever the input; x (B, L, D) → (B, L, D).
 
-    At the sites B, C and delta it removes the selection: the scan's coefficients no longer depend
-    on the input. β starts at 1/√D, so that the product of constant B and C is 1. With
-    `affine=False` β is not learned.
+    At the sites B, C and delta this norm removes the selection: the scan's coefficients no longer
+    depend on the input. β starts at 1/√D, so that the scalar product of a constant B and a constant
+    C is 1. With `affine=False` β is not learned.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -106,7 +110,7 @@ class Constant(Norm):
         self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.bias + 0 * blank_padding(x, lengths)  # a gradient of 0 instead of None
+        return self.bias + 0 * blank_padding(x, lengths)  # + 0·x: x gets a gradient of 0, not None
 
 
 @register_norm(
@@ -118,13 +122,14 @@ class Constant(Norm):
     axes=("D",),
     causal=True,
     learnable="γ, β, 3 + 3 mixture logits",
-    use="a learned mixture for language models",
+    use="a learned mixture for causal models",
 )
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
 
-    NormVary's other members, BN and IN, need several tokens. LN's variance includes the variance
-    of the group means (the law of total variance). Raises ValueError unless the groups divide d.
+    The two other members of NormVary, BN and IN, need several tokens. The variance of LN is
+    computed from the groups by the law of total variance: it includes the variance of the group
+    means. Raises ValueError unless `groups` divides d.
     """
 
     members = ("GN-token", "LN", "RMSN")
@@ -137,7 +142,9 @@ class NormVaryToken(Norm):
         self.var_logits = nn.Parameter(torch.zeros(3))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Return the softmax weights of means and variances, (3,) each, in the order of members."""
+        """Return the mixture weights of the means (3,) and of the variances (3,), in the order of
+        `members`.
+        """
         return self.mean_logits.softmax(0), self.var_logits.softmax(0)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -160,20 +167,21 @@ class NormVaryToken(Norm):
     axes=("B", "L", "D"),
     causal=False,
     learnable="γ, β, 3 + 3 mixture logits",
-    use="images, if the best norm is not known; NormVary descends from it",
+    use="images, if the best norm is not known",
 )
 class SwitchNorm(StatisticsMixture):
     """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
 
-    LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance.
-    Parameters `mean_logits`, `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers
-    `running_mean`, `running_var` of the BN member. Raises ValueError in training for B·L = 1.
+    The statistics of LN and BN are computed from the statistics of IN (Eq. 4), by the law of total
+    variance. Parameters: `mean_logits` (3,) and `var_logits` (3,), which start at zero, `gamma` and
+    `beta`. Buffers: `running_mean` and `running_var` of the BN member. Raises ValueError in
+    training for B·L = 1.
 
-    Deviations from the authors' code: IN's variance is biased, and no variance is computed as
-    E[x²] − μ². `momentum` is the weight of the new statistic; in their code it is the weight of the
-    old one. The running variance starts at 1; theirs starts at 0, so that an early evaluation would
-    divide by 0. The paper evaluates with statistics averaged over batches, this class with running
-    averages.
+    Differences from the authors' code: the variance of IN is biased, and no variance is computed as
+    E[x²] − μ². `momentum` is the weight of the new statistic; in the authors' code it is the weight
+    of the old statistic. The running variance starts at 1; in the authors' code it starts at 0, so
+    an early evaluation would divide by 0. The paper evaluates with statistics that are averaged
+    over several batches; this class evaluates with running averages.
     """
 
     members = ("IN", "LN", "BN")
@@ -182,7 +190,9 @@ class SwitchNorm(StatisticsMixture):
         super().__init__(d, eps=eps, affine=affine, momentum=momentum)
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Return means and variances of IN, LN and BN, broadcastable to (B, 1, D): Eq. 4."""
+        """Return the means and the variances of IN, LN and BN, each broadcastable to (B, 1, D)
+        (Eq. 4).
+        """
         bn_mean, bn_var = self.batch_statistics(moments)
         ln_mean, ln_var = pool_channels(moments, 1)
         return [moments.m, ln_mean, bn_mean], [moments.v, ln_var, bn_var]

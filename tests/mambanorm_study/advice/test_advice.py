@@ -145,7 +145,9 @@ def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that
     found = study.recommend(**question)
     assert found.norm == norm
     assert place in found.place
-    assert all(re.search(r"\. \[.+\]$", reason) for reason in (*found.reasons, *found.at_odds))
+    assert all(
+        re.search(r"\. \[.+\]$", reason) for reason in (*found.reasons, *found.contradictions)
+    )
     assert any("[guide S4, " in reason for reason in found.reasons)
     assert isinstance(eval(found.code, NAMES), nn.Module)
 
@@ -169,13 +171,13 @@ def test_a_causal_model_gets_a_norm_of_one_position_with_the_reason():
         found = study.recommend(**question)
         assert found.norm in ("LN", "RMSN", "None")
         assert any("later position" in text for text in found.reasons)
-        assert "IN" not in found.instead
+        assert "IN" not in found.alternatives
 
 
 def test_a_recommendation_reads_well():
     text = repr(study.recommend("cnn", batch_size=4))
     assert "**cnn, batch_size=4: GN, after the convolution" in text
-    assert "What is at odds" in text
+    assert "What contradicts this" in text
     assert "    nn.GroupNorm(32, channels)" in text
 
 
@@ -207,13 +209,13 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
     ]
     table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "standing"])
     table = table.assign(sd=1.0, n=8, unit="pp")
-    monkeypatch.setattr(mamba, "_ranked", lambda task, causal: table)
+    monkeypatch.setattr(mamba, "_recorded_ranking", lambda task, causal: table)
     found = study.recommend("mamba")
-    assert (found.norm, found.instead) == ("BN", ("BN→BN",))
+    assert (found.norm, found.alternatives) == ("BN", ("BN→BN",))
     assert "LN before it" in found.place
     assert isinstance(eval(found.code, NAMES | dict(d_model=8)), mn.MambaBlock)
-    assert any("NormVary→GN (the paper's) is behind" in reason for reason in found.at_odds)
-    assert any("causal=True" in reason for reason in found.at_odds)
+    assert any("NormVary→GN (the paper's) is behind" in reason for reason in found.contradictions)
+    assert any("causal=True" in reason for reason in found.contradictions)
 
 
 def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
@@ -266,7 +268,7 @@ GUIDES_MISTAKES = (
 
 
 def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
-    assert {number: mistake.words for number, mistake in MISTAKES.items()} == dict(
+    assert {number: mistake.title for number, mistake in MISTAKES.items()} == dict(
         enumerate(GUIDES_MISTAKES, 1)
     )
     for number in MISTAKES:
@@ -297,17 +299,17 @@ def test_the_advantage_of_a_twin_is_signed_so_that_more_is_better(monkeypatch):
 def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares(runs):
     _, frames = runs
     table = mistake_table(frames)
-    said = advice.in_words(table, frames)
+    said = advice.mistakes_in_words(table, frames)
     assert all(words in said for words in GUIDES_MISTAKES)
     for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "24 layers"):
         assert words in said
     ahead = frames["dense"].assign(
         accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4))
     )
-    guesses = advice.guesses_tested(table, frames | {"dense": ahead})
+    guesses = advice.answers_to_guesses(table, frames | {"dense": ahead})
     assert [line[:2] for line in guesses.splitlines()] == ["1.", "2.", "3."]
     assert "a net of linear layers: 4 of" in guesses
-    assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % behind BN" in guesses
+    assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % after BN" in guesses
 
 
 @pytest.mark.parametrize(

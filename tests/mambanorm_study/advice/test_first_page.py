@@ -12,7 +12,7 @@ from mambanorm_study.advice.first_page import (
     HOW_TO_READ,
     findings,
     findings_page,
-    not_fresh,
+    not_fresh_note,
     what_to_do,
 )
 from mambanorm_study.claims import judge
@@ -88,9 +88,9 @@ def test_few_seeds_have_no_word_and_say_why(curves):
 
 def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
     verdict = judge("H8s", curves, task="curves")
-    assert ("curves" in not_fresh(curves)) == (not verdict.turns_on.fresh)
+    assert ("curves" in not_fresh_note(curves)) == (not verdict.turns_on.fresh)
     assert not any("fresh" in sentence for sentence in findings(curves))
-    assert not_fresh(curves.iloc[:0]) == ""
+    assert not_fresh_note(curves.iloc[:0]) == ""
 
 
 def test_what_to_do_follows_its_runs():

@@ -162,7 +162,7 @@ def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, 
 @pytest.mark.parametrize(
     ("arm", "options", "said"),
     [
-        (OTHER, [], f"{OTHER} against itself: give two arms"),
+        (OTHER, [], f"{OTHER} is compared with itself: give two different arms"),
         (ARM, ["--tasks", "pydoc"], "norm 'GN' sees the future"),
         (ARM, ["--tasks", "diabetes"], "diabetes is a regression"),
         (ARM, ["--tasks", "digits", "--seeds", "3,60"], "test seeds are 52 to 99"),
@@ -231,14 +231,14 @@ def test_without_test_seeds_the_ranking_is_on_the_tuning_seeds_and_not_fresh(man
 
 def test_the_first_arms_and_those_that_somebody_recommends_are_shown(many):
     table = advice.ranking(many, "digits")
-    shown = advice.leading(table)
+    shown = advice.leading_arms(table)
     assert shown["mean"].tolist() == [round(x, 1) for x in table["mean"][shown.index]]
     assert (
         set(table.index[:8])
         <= set(shown.index)
         <= {*table.index[:8], *table.index[table.who != ""]}
     )
-    pairs = advice.against_chosen(table, "digits")
+    pairs = advice.chosen_minus_recommended(table, "digits")
     assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", OTHER}
     assert np.isfinite(pairs[["difference", "low", "high"]].to_numpy()).all()
     both = pd.concat([many, many.assign(task="listops")])

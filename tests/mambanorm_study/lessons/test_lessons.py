@@ -38,7 +38,7 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
     x, y = preprocessing.wine_problem("standardised")
     path = preprocessing.descend(x, y)
     assert path.loss.is_monotonic_decreasing
-    assert path.left.iloc[-1] <= preprocessing.CLOSE < path.left.iloc[-2]
+    assert path.left.iloc[-1] <= preprocessing.CONVERGED_SHARE < path.left.iloc[-2]
     best = np.linalg.lstsq(x, y, rcond=None)[0]
     assert preprocessing.squared_error(
         x, y, path[["w0", "w1"]].iloc[-1].to_numpy()
@@ -46,7 +46,7 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
     assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
     edge = 2 / preprocessing.curvature(x)[-1]
     assert preprocessing.descend(x, y, lr=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
-    assert preprocessing.descend(x, y, lr=0.9 * edge).left.iloc[-1] <= preprocessing.CLOSE
+    assert preprocessing.descend(x, y, lr=0.9 * edge).left.iloc[-1] <= preprocessing.CONVERGED_SHARE
 
 
 def test_the_worse_the_condition_the_more_steps():
@@ -94,7 +94,7 @@ def test_a_norm_does_not_feel_what_its_equation_cancels():
 
 
 def test_the_three_questions_are_answered_as_the_axes_say():
-    table = invariance.trials()
+    table = invariance.norm_properties()
     assert set(table.index[~table.alone.astype(bool)]) == {
         n for n, e in mn.NORMS.items() if "B" in e.axes
     }
@@ -120,16 +120,16 @@ def test_a_run_that_diverges_is_scored_as_a_guess():
 
 def test_the_small_vgg_is_trained_on_paired_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr(trained, "LEARNING_RATES", (0.02,))
-    frame = trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one")
+    frame = trained.batch_norm_curves("smoke", 2, runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
     torch.rand(17)
-    assert frame.equals(trained.with_and_without("smoke", 2, runs_dir=tmp_path / "other"))
+    assert frame.equals(trained.batch_norm_curves("smoke", 2, runs_dir=tmp_path / "other"))
     monkeypatch.setattr(
         trained, "small_vgg", None
     )  # what is kept is read, and the rest cannot be trained now
-    assert frame.equals(trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one"))
+    assert frame.equals(trained.batch_norm_curves("smoke", 2, runs_dir=tmp_path / "one"))
     with pytest.raises(TypeError):
-        trained.with_and_without("smoke", 3, runs_dir=tmp_path / "one")
+        trained.batch_norm_curves("smoke", 3, runs_dir=tmp_path / "one")
 
 
 def test_measurements_are_stored_until_the_code_changes(tmp_path):

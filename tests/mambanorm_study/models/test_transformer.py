@@ -143,7 +143,7 @@ def test_a_named_models_options_reach_its_norms():
 def test_a_name_says_what_the_model_is_and_cannot_be_contradicted():
     with pytest.raises(
         ValueError,
-        match="AutoNorm_DisableSelector means mode='disable', got .* write NormSelector>MHA",
+        match="arm AutoNorm_DisableSelector sets mode='disable', but .* as NormSelector>MHA",
     ):
         make(arm="AutoNorm_DisableSelector", norm_options={"mode": "learned"})
     arms = [AttentionArm.parse(name) for name in (*AUTONORM, "LN>MHA>LN", "LN>SSM>LN")]
@@ -229,7 +229,7 @@ def test_what_a_selector_chooses_is_told_by_class():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (dict(n_heads=3), r"3 heads do not divide d_model=8: n_heads may be one of \[1, 2, 4, 8\]"),
+        (dict(n_heads=3), r"n_heads=3 does not divide d_model=8: valid n_heads are \[1, 2, 4, 8\]"),
         (dict(norm_position="post"), "norm_position"),
         (dict(arm="RMSN>SSM>GN"), "for a Transformer write RMSN>MHA>GN"),
     ],

@@ -374,7 +374,7 @@ def test_the_regimen_leaves_the_callers_random_state_alone():
         (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
         (
             dict(model="transformer", arm="AutoNorm", n_heads=5),
-            "5 heads do not divide d_model=32",
+            "n_heads=5 does not divide d_model=32",
         ),
     ],
 )

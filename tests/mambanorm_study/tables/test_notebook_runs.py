@@ -126,7 +126,7 @@ def test_the_notebooks_are_listed_with_their_questions():
 
 NUMBERS = {
     "most notebooks": lambda seeds: study.notebook_runs("smoke", seeds=seeds),
-    "01": lambda seeds: trained.with_and_without("smoke", seeds),
+    "01": lambda seeds: trained.batch_norm_curves("smoke", seeds),
     "02": lambda seeds: trained.parts_of_a_block("smoke", seeds),
     "11": lambda seeds: advice.measure("style", scale="smoke", seeds=seeds),
     "12": lambda seeds: scores.runs_to_judge("evening", seeds=seeds),

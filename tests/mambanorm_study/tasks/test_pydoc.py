@@ -404,8 +404,10 @@ def test_which_arm_to_take_is_told_in_bits():
     table = advice.ranking(made_up({PROPOSAL: 0.1}), "pydoc")
     assert table.arm.iloc[0] == PROPOSAL
     assert table["mean"].iloc[0] == pytest.approx(-1.9, abs=0.01)
-    assert advice.leading(table)["mean"].iloc[0] == pytest.approx(table["mean"].iloc[0], abs=5e-4)
-    pairs = advice.against_chosen(table, "pydoc")
+    assert advice.leading_arms(table)["mean"].iloc[0] == pytest.approx(
+        table["mean"].iloc[0], abs=5e-4
+    )
+    pairs = advice.chosen_minus_recommended(table, "pydoc")
     assert set(pairs.b) == {ORIGINAL}
     assert (
         figures.fig_pairs(pairs, "smoke scale").axes[0].get_xlabel()
