@@ -281,7 +281,7 @@ def _output_with(
     """Return the model's output while these modules are in the slots."""
     removals = [slot.insert(module) for slot, module in zip(slots, modules, strict=True)]
     try:
-        output = first_tensor(call_model(model, batch), floating=True)
+        output = first_tensor(call_model(model, batch), skip_integers=True)
     finally:
         for remove in removals:
             remove()

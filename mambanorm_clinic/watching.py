@@ -294,7 +294,7 @@ class Watched:
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.requires_grad:
             self._batch.loss = loss.detach().mean()  # DataParallel returns one loss per device
-        value = first_tensor(output, floating=True)
+        value = first_tensor(output, skip_integers=True)
         if value is not None and value.requires_grad:
             value.register_hook(partial(setattr, self._batch, "output_gradient"))
 
@@ -412,7 +412,7 @@ class Watched:
             if isinstance(loss, Tensor):
                 return loss.mean(), "the model's own loss"
             # the derivative of this sum is the gradient that the output had
-            value = first_tensor(output, floating=True)
+            value = first_tensor(output, skip_integers=True)
             return (value * batch.output_gradient).sum(), "the gradient of the model's output"
 
         try:

@@ -321,7 +321,7 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     assert len(layers_of(model)) == 4  # of Jamba's one is attention
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
     assert [finding.message[:31] for finding in found.findings] == [
-        "Δ from its bias lies in 0.693…0.693"[:31]
+        "softplus of the bias of Δ lies in 0.693…0.693"[:31]
     ] * (
         family == "Jamba"  # which transformers makes with a bias of 0
     )
