@@ -181,6 +181,6 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
         f"the model's vocabulary has {vocab_size:,} tokens: put the model's tokenizer.json into "
-        f"the checkpoint's folder (only this kit's vocabulary of {len(ALPHABET)} characters and the "
-        f"vocabulary of {BYTES} bytes need no tokenizer.json)"
+        f"the checkpoint's folder (only this kit's {len(ALPHABET)} characters and "
+        f"a vocabulary of {BYTES} bytes need no tokenizer.json)"
     )

@@ -171,7 +171,7 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert (found.first.site, found.first.before_site) == ("", "gated")
     assert sites.FLOAT16_MAX < found.first.before_max < math.inf
     assert found.first.half
-    assert "bfloat16 or float32 there" in found.findings[0].advice
+    assert "bfloat16 or float32 for this tensor" in found.findings[0].advice
     assert "clinic.insert_norm(model, 'C', 'RMSN', batch)" in found.findings[0].advice
     with torch.autocast("cpu", torch.bfloat16):
         assert list(clinic.diagnose(model, labelled(ids)).findings) == []
