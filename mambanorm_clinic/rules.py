@@ -74,8 +74,8 @@ NORM_EACH_BRANCH = (
 SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of its output"
 HALVE_SUM = (
     "This changes the model's outputs, so train the model further. If the model sums two "
-    "directions whose outputs both contain the input x, halve the sum instead, y = (f(x) + g(x)) / 2: no norm "
-    "inside the blocks cures that growth"
+    "directions whose outputs both contain the input x, halve the sum instead, "
+    "y = (f(x) + g(x)) / 2: no norm inside the blocks cures that growth"
 )
 
 

@@ -201,7 +201,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "other rows in the batch (its second half replaced by copies of its first row)",
+        "other rows of the batch change (the second half of the batch was replaced by copies of",
     ),
     "dropout left on": (
         lambda: mlp(nn.Dropout()),
