@@ -51,7 +51,7 @@ def inspect_model(
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors in a value, in order. value: a tensor, or tuples, lists and dicts."""
+    """Return the tensors in a value, in order. value: a tensor, or a nested tuple, list or dict."""
     return [part for part in tree_leaves(value) if isinstance(part, Tensor)]
 
 

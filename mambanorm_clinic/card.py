@@ -1,9 +1,9 @@
 """A card for a norm: what the norm does and costs, whether it trains, and whether it is better.
 
-The norm has three arms, one per place of the norm: before the block, after the scan, and on both
-sides. card_checks.py measures what the norm does. card_tables.py compares each arm with Mamba's
-original arm and with the best recorded arm, by the rule of the verdicts. card_text.py writes the
-sentences. card_page.py has the class NormCard, which writes the page.
+The norm has three arms, one per place of the norm in the block: before the block, after the scan,
+and on both sides. card_checks.py measures what the norm does. card_tables.py compares each arm with
+Mamba's original arm and with the best recorded arm, by the rule of the verdicts. card_text.py
+writes the sentences. card_page.py has the class NormCard, which writes the page.
 
 Each arm of the norm is tuned on four new seeds. It is then tested on the seeds that are recorded
 for the arm with which it is compared. A card has about a dozen comparisons; their intervals are not
@@ -99,7 +99,7 @@ def norm_card(
 def find_norm(norm: str) -> str:
     """Return the registered name of a norm.
 
-    norm: the name (aliases are allowed), or the path of a .py file that registers the norm. Raises
+    norm: this name, or the path of a .py file that registers the norm. Raises
     ValueError for an unknown name, and for a file that raises an error or does not register exactly
     one norm.
     """
@@ -145,7 +145,7 @@ def _check_card_tasks(
 def card_tasks(scale: str) -> tuple[str, ...]:
     """Return the default tasks of a card: one sequence task and one image task.
 
-    Tasks that are recorded at the scale come first, then the tasks of the verdicts.
+    A task with recorded runs at the scale is preferred to a task of the verdicts.
     """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
@@ -156,7 +156,7 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> list[int]:
     if seeds is None and kind_of(task) == "vision" and not NORMS[name].built_in:
-        seeds = rule.FEWEST  # runs on images take longer
+        seeds = rule.FEWEST  # fewer seeds, because runs on images take longer
     return duel_seeds(against, task, scale, seeds)
 
 
@@ -195,8 +195,8 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
 def usable_tasks(card: NormCard) -> list[str]:
     """Return the card's tasks on which its norm can be compared.
 
-    These include language tasks only if the norm is declared causal and was measured as causal.
-    They are [] if the norm fails.
+    The list includes language tasks only if the norm is declared causal and was measured as causal.
+    It is empty if the norm fails.
     """
     if card.behaviour is None:
         return []
@@ -248,7 +248,7 @@ def _train_missing_runs(
         return ()
     norm = NORMS[card.name]
     if not (norm.built_in or str(_file_of(norm.factory)) in files_to_import()):
-        engine = {"workers": 0, **engine}  # worker processes could not import the norm
+        engine = {"workers": 0, **engine}  # other processes would not know the norm
     failed = train_needed(partial(card_runs, card), card.scale, runs_dir, **engine).failed
     if failed.empty:
         return ()

@@ -92,7 +92,7 @@ def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["group", "question", "answer", "mark"])
 
 
-# ------------------------------------------------- answers from what register_norm also measures
+# ---------------------------------- answers from the norm's behaviour, as register_norm measures it
 
 
 def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
@@ -193,7 +193,7 @@ def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
     x = x.clone().requires_grad_()
     try:
         norm = create_norm(name, x.shape[-1])
-    except ValueError as error:  # such as a number of channels that the groups do not divide
+    except ValueError as error:  # for example, the groups do not divide the channels
         return Answer(f"refused: {str(error)[:100]}")
     y = norm(x, None)
     y.square().sum().backward()
@@ -250,7 +250,7 @@ RANDOM_INPUT = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
 
-# Group → question → the function that returns the answer for a norm, given by its name.
+# Group → question → the function that takes the name of a norm and returns the answer.
 QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
     "what it looks at": {
         "does another row of the batch change an output, in evaluation": _other_rows_answer,
@@ -292,7 +292,7 @@ QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
 
 
 def twin(name: str) -> str:
-    """Return the name of a built-in norm that computes the same as a norm, "" if there is none.
+    """Return the name of the built-in norm that computes the same as another norm, "" if none does.
 
     The two norms have equal parameters. Their outputs are equal in training and in evaluation, with
     lengths and without lengths, for the initial parameters and for changed parameters.

@@ -121,7 +121,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the figure as PNG; the report shows this picture on the card of the notebook."""
+        """Return the figure as PNG, which the report shows as the picture of the notebook."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:

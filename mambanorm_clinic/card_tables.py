@@ -52,7 +52,7 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
     """Return a frame of the scores of the given arms and of all tuned arms, the best first.
 
     Columns: arm; mean, the mean over seeds of the test accuracy in per cent or, on a language task,
-    of minus the test loss in bits. Arms without the runs for it are left out.
+    of minus the test loss in bits. Arms without tuning or without test runs are left out.
     """
     column, rows = compared_on(task)[0], []
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
@@ -66,7 +66,7 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
 def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
     """Return a frame that shows at which learning rates the card's arms train, one row per arm.
 
-    Columns: place (of the norm, such as "after the scan"); task (that of the paper's §4.6);
+    Columns: place (of the norm, such as "after the scan"); task (the task of the paper's §4.6);
     highest_lr, the highest learning rate at which the arm trains; reference_lr, the highest
     learning rate at which `card.against` trains; diverged, a map from each learning rate to
     (number of diverged runs, number of runs).
@@ -94,8 +94,8 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     """Return the highest learning rate at which an arm trains, averaged over seeds.
 
     For each seed it is the highest of the five learning rates that trains the arm, as in claim E2.
-    The average is the geometric mean over the seeds that learn, NaN if there are none with runs at
-    all five learning rates.
+    The average is the geometric mean over the seeds that learn, NaN if no such seed has runs at all
+    five learning rates.
     """
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
@@ -103,6 +103,6 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     runs = evidence.of_claim(claim, [arm], task)
     if runs.missing:
         return np.nan
-    columns = runs.columns  # the score is that at the best learning rate of each seed
+    columns = runs.columns  # score: of each seed at its best learning rate
     learned = columns["score"] > columns["chance"] + LEARNS
     return 10 ** columns["reach"][learned].mean() if learned.any() else np.nan

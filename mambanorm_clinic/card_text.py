@@ -29,12 +29,13 @@ WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 class CardFacts:
     """The facts about a norm that its card shows.
 
-    name: the norm. scale, tasks: of its runs. seeds: maps each task to its test seeds. against: the
-    arm with which the norm's arms are compared. behaviour: see `card_checks.behaviour_of`; None if
-    the norm fails. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same:
-    the built-in norm that computes the same as this norm, "" if there is none. training, verdicts:
-    see `training_table` and `comparison_rows` in card_tables.py. scores: maps each task to a
-    `score_table`. untrained: sentences on what could not be trained; () if nothing failed.
+    name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
+    task to its test seeds. against: the arm with which the norm's arms are compared. behaviour: see
+    `card_checks.behaviour_of`; None if the norm fails. checks: see `card_checks.checks_of`. costs:
+    see `norm_catalog.costs_of`. same: the built-in norm that computes the same as this norm, "" if
+    there is none. training, verdicts: see `training_table` and `comparison_rows` in card_tables.py.
+    scores: maps each task to a `score_table`. untrained: sentences on what could not be trained; ()
+    if nothing failed.
     """
 
     name: str

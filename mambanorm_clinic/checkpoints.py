@@ -31,7 +31,7 @@ METADATA_KEY = "mambanorm"  # the key of our entry in the metadata of a .safeten
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path of the checkpoint file at a path.
+    """Return the path of the checkpoint file to which a path leads.
 
     path: the file itself, or a folder that contains model.safetensors or exactly one checkpoint.
     Raises ValueError for a folder with no checkpoint or with several, none of which is

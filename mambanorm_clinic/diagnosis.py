@@ -97,7 +97,7 @@ def diagnose(
     as {"scan": "layers.*.mixer.norm"} for the outputs of these modules, or
     {"gated": "layers.*.out_proj:input"} for their inputs. None means the sites that sites.py knows
     in this kit's models, in transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and in the models
-    of mamba-ssm; in any other model it means the output of every module without submodules. The
+    of mamba-ssm; in any other model None means the output of every module without submodules. The
     inputs and outputs of all modules are checked for large and for non-finite values, whatever
     `sites` contains.
 
@@ -129,7 +129,7 @@ def examine(
     known_loss: float | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of one forward and backward pass.
+    """Return the Diagnosis of one forward and backward pass through a model.
 
     forward(): runs the model, and returns the tensor on which to call backward and a text that says
     how this tensor was computed. known_loss: the loss to report if `forward` returns another
@@ -205,10 +205,8 @@ def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, T
     learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
         grads = torch.autograd.grad(loss.sum(), list(learned.values()), allow_unused=True)
-    except (
-        RuntimeError,
-        ValueError,
-    ) as error:  # all weights are frozen, or the loss is not differentiable
+    # raised if all weights are frozen, or if the loss is not differentiable
+    except (RuntimeError, ValueError) as error:
         return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
     return {name: grad for name, grad in zip(learned, grads, strict=True) if grad is not None}, []
 

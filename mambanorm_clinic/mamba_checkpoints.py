@@ -181,9 +181,8 @@ def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]
     """Return the arguments of LanguageModel about norms: arm, final_norm and norm_options."""
     arm = "LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None"
     options: dict[str, Any] = {"eps": fields.get("layer_norm_epsilon", 1e-5)}
-    if (
-        family == "falcon_mamba"
-    ):  # has RMSN on B, C and Δ, without weights, with another ε than its other norms
+    # Falcon-Mamba also has RMSN on B, C and Δ, without weights and with a separate ε
+    if family == "falcon_mamba":
         arm += "+B:RMSN+C:RMSN+delta:RMSN"
         inner_options = {"affine": False, "eps": fields.get("mixer_rms_eps", 1e-6)}
         options |= {"B": inner_options, "C": inner_options, "delta": inner_options}

@@ -40,7 +40,7 @@ NEW_DT_BIAS = (
 
 
 class Place(NamedTuple):
-    """Where to find a site in a model: in the input or output of a module.
+    """The place of a site in a model: the input or output of a module, or some of its channels.
 
     site: the site's name. module: the module's path. side: "input" or "output" of the module.
     index: the position of the tensor if the module takes or returns several, from 0. channels:
@@ -164,7 +164,7 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------
-# the parameters
+# the parameters of mixers
 
 
 def A_log_of(module: nn.Module) -> Tensor | None:

@@ -110,7 +110,10 @@ def differ(output: Tensor, other_output: Tensor) -> bool:
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return x followed by as many new rows: in a float tensor with other values, else copies."""
+    """Return x followed by the same number of new rows.
+
+    The new rows of a float tensor have other values than x; those of an integer tensor are copies.
+    """
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 

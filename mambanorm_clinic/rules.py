@@ -194,7 +194,7 @@ def _non_finite_activations(record: PassRecord) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             first.where,
-            f"the first non-finite value of the forward pass is {first}{_value_before(first)}",
+            f"the first non-finite value of the forward pass is in {first}{_value_before(first)}",
             _advice_for(first, record.norm_sites),
             FAILURE_SOURCE,
         )
@@ -244,7 +244,7 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
             "overflow: look for a log or sqrt of a number below 0, or 0/0; clamp the argument or "
             "add an eps"
         )
-    after_scan = first.before_site in ("scan", "n2", "gated")  # then first.site is ""
+    after_scan = first.before_site in ("scan", "n2", "gated")  # then first may be at no site
     sites = SITES_TO_NORMALIZE.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (

@@ -1,7 +1,7 @@
 """The sites of a model, and a recorder of one pass through the model.
 
-A site is a named tensor: the input or output of a module, or some channels of one. In the mixers
-that mixers.py recognizes, these sites are known:
+A site is a named tensor: the input or output of a module, or some of its channels. These sites are
+known in models with mixers that mixers.py recognizes:
 
     x                       the block's input
     n1                      the output of the block's norm
@@ -16,8 +16,8 @@ that mixers.py recognizes, these sites are known:
     scan                    in Mamba-2 the input of the gated norm
     gated                   out_proj's input
 
-Blocks of this kit report the values at all of SITES (arms.py) themselves, and `decay` is computed
-from the step_size that they report.
+Blocks of this kit report the values at their SITES (arms.py) themselves; `decay` is computed from
+the reported step_size.
 """
 
 import math
@@ -193,10 +193,8 @@ class PassRecorder:
             yield
 
     def end_forward(self, loss: float) -> None:
-        """Stop recording activations, and decide whether a mask is the first non-finite value.
-
-        Activation checkpointing would otherwise record them a second time, in the backward pass.
-        loss: the value of the loss.
+        """Stop recording activations, which activation checkpointing computes again in the backward
+        pass. If the loss is not finite, accept the last candidate as the first non-finite value.
         """
         self._is_recording = False
         if self.first is None and not math.isfinite(loss):

@@ -71,8 +71,8 @@ class Surgery:
         worst = self.layers.loc[self.layers.change.idxmax()]
         return (
             f"{self.norm} at {self.site} of {plural(len(self.layers), 'layer')}: the model's "
-            f"output changes by {100 * self.change:.3g} %, the site most in {worst['where']} "
-            f"({100 * worst['change']:.3g} %)"
+            f"output changes by {100 * self.change:.3g} %, the values at the site change most in "
+            f"{worst['where']} ({100 * worst['change']:.3g} %)"
         )
 
 

@@ -13,7 +13,7 @@ SEVERITIES = ("serious", "warning", "note")
 # Sources of symptoms: the notebooks that measured the faults.
 GROWTH_SOURCE = "notebook 07, Figure 9 (H10)"
 FAILURE_SOURCE = "notebook 07, failures (H9)"
-# In float32, adding a number below this value to 1 gives 1.
+# About float32's machine epsilon. A number below this value counts as 0.
 NEGLIGIBLE = 1.2e-7
 
 

@@ -94,7 +94,7 @@ class Report:
             f"{last.grad_norm:.4g}"
         ]
         if self.first is not None:
-            lines.append(f"first: {self.first}")
+            lines.append(f"first non-finite value: in {self.first}")
         norms = [f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]]
         lines.append(f"norm of the gradients in the last steps: {' → '.join(norms)}")
         if self.checkpoint is not None:
@@ -391,7 +391,7 @@ class Watched:
         first, findings = self._run_again()
         path = self.folder / f"step-{self.step:06d}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        where = "" if first is None else f"first: {place_text('', 0, first.where)}"
+        where = "" if first is None else f"first in {place_text('', 0, first.where)}"
         figure = clinic_figures.fig_failure(self.steps, self.layers, title, where)
         write_bytes(path, figure._repr_png_())
         return Report(
