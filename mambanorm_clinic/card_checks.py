@@ -314,12 +314,12 @@ def _parameters_and_outputs(name: str) -> Tensor:
     """Return the learned parameters of a norm and its outputs for one input, joined to a vector."""
     norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
-    learned = [p for p in norm.parameters() if p.requires_grad]
-    values = [p.clone() for p in learned]
+    parameters = [p for p in norm.parameters() if p.requires_grad]
+    values = [p.clone() for p in parameters]
     for _ in range(2):  # first with the initial parameters, then with changed parameters
         for training in (True, False):
             norm.train(training)
             values += [_output_of_copy(norm, x), _output_of_copy(norm, x, LENGTHS)[valid]]
-        for p in learned:
+        for p in parameters:
             p.add_(0.3 * torch.randn_like(p))
     return torch.cat([value.flatten() for value in values])

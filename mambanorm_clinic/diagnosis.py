@@ -202,13 +202,13 @@ def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, T
 
     source: how the loss was computed, in words. `.grad` is not changed.
     """
-    learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
-        grads = torch.autograd.grad(loss.sum(), list(learned.values()), allow_unused=True)
+        grads = torch.autograd.grad(loss.sum(), list(weights.values()), allow_unused=True)
     # raised if all weights are frozen, or if the loss is not differentiable
     except (RuntimeError, ValueError) as error:
         return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
-    return {name: grad for name, grad in zip(learned, grads, strict=True) if grad is not None}, []
+    return {name: grad for name, grad in zip(weights, grads, strict=True) if grad is not None}, []
 
 
 def _uncalled_modules(

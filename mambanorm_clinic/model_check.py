@@ -300,18 +300,18 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
         for path, module in model.named_modules()
         if getattr(module, "running_mean", None) is not None
     }
-    unused = [
+    unused_paths = [
         path
         for path, module in norms.items()
         if (evaluating or (model.training and not module.training))
         and not module.running_mean.any()
         and (module.running_var == 1).all()
     ]
-    if unused:
+    if unused_paths:
         yield Symptom(
             "serious",
-            unused[0],
-            f"{len(unused)} of {len(norms)} norms have seen no batch: in evaluation they use "
+            unused_paths[0],
+            f"{len(unused_paths)} of {len(norms)} norms have seen no batch: in evaluation they use "
             "mean 0 and variance 1",
             "train first, load the buffers with the weights, or run some batches in train mode",
             "check 6",

@@ -163,10 +163,10 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
     """
     table = record.table
     is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
-    dead = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
-    if dead.empty:
+    dead_rows = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
+    if dead_rows.empty:
         return
-    row = dead.iloc[0]
+    row = dead_rows.iloc[0]
     where = join(parent_of(row["where"]), "step_size")
     size = "0" if row.max_abs == 0 else f"at most {row.max_abs:.2g}"
     if row.site == "decay":
@@ -181,7 +181,7 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
         "serious",
         where,
         f"{place_text('step_size', row.depth, where)}: a dead state, in "
-        f"{plural(dead.depth.nunique(), 'layer')}. {effect}",
+        f"{plural(dead_rows.depth.nunique(), 'layer')}. {effect}",
         f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
         FAILURE_SOURCE,
     )
@@ -274,13 +274,15 @@ def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
 
 def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
     largest = pd.Series(record.largest, dtype=float)
-    beyond = largest[largest > FLOAT16_MAX]
-    if beyond.empty or record.in_bfloat16:
+    too_large = largest[largest > FLOAT16_MAX]
+    if too_large.empty or record.in_bfloat16:
         return
-    where = beyond.index[0]
+    where = too_large.index[0]
     place = place_text("", 0, where)
     # a site with the same largest magnitude is the same tensor; the site's name tells more
-    sites = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
+    sites = record.table[
+        record.table["where"].isin(too_large.index[too_large == too_large.iloc[0]])
+    ]
     if len(sites):
         row = sites.loc[sites.max_abs.idxmax()]
         where = row["where"]
@@ -289,8 +291,8 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
         "warning",
         where,
         f"{place} reaches {largest[where]:.3g}, the first of "
-        f"{plural(len(beyond), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
-        f"{beyond.max():.3g}",
+        f"{plural(len(too_large), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
+        f"{too_large.max():.3g}",
         f"this overflows only in float16: {WIDER_TYPE}; a norm after this tensor does not help, "
         "because it comes after the overflow",
         GROWTH_SOURCE,
