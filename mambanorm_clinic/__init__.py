@@ -1,17 +1,22 @@
-"""mambanorm_clinic: for a model or a norm of yours.
+"""mambanorm_clinic: find and treat faults of your own model; describe your own norm.
 
-diagnosis.py     diagnose: one forward and backward pass, its faults, and what to try
-watching.py      watch, trainer_callback: the same while a model trains
-surgery.py       insert_norm: a norm at a site of a trained model
-model_check.py   check_model: a checklist of mistakes with norms
-checkpoints.py   load_model, read_checkpoint;   mamba_checkpoints.py: load_mamba_checkpoint
-card.py          norm_card: a norm on one page (card_checks.py, card_tables.py, card_text.py,
-                 card_page.py)
-commands.py      `mambanorm card` and `mambanorm diagnose`
+diagnosis.py           diagnose: find the faults of a model in one forward and backward pass
+watching.py            watch, trainer_callback: stop a training before a non-finite step
+surgery.py             insert_norm: insert a norm at a site of a trained model
+model_check.py         check_model: find mistakes in the use of norms
+checkpoints.py         load_model, read_checkpoint
+mamba_checkpoints.py   load_mamba_checkpoint: checkpoints of mamba-ssm and transformers
+statistics.py          update_statistics: recompute running statistics
+card.py                norm_card: describe a norm on one page (with card_checks.py, card_tables.py,
+                       card_text.py and card_page.py)
+commands.py            the commands `mambanorm card` and `mambanorm diagnose`
 
-sites.py         which tensor of a model is which site;   mixers.py: Mambas of other libraries
-symptoms.py      the data of a fault;   rules.py: how faults are found;   figures.py: pictures
-calling.py       runs a model that the clinic does not know
+sites.py               find and record the sites (named tensors) of a model
+mixers.py              find the sites in Mamba mixers of other libraries
+rules.py               find faults in the record of a pass
+symptoms.py            the classes that describe faults
+figures.py             draw figures
+calling.py             call a model of any library
 """
 
 from mambanorm.lazy import attach

@@ -1,7 +1,7 @@
-"""Call a model of any library: hooks on its modules, batches, outputs.
+"""Call a model of any library, and inspect the inputs and outputs of its modules.
 
-A batch is a tensor; a tuple or list (input, targets); or a dict of keyword arguments, in which the
-targets have one of the names in TARGETS.
+A batch is a tensor; a tuple or list (input, targets); or a dict of keyword arguments, which may
+contain the targets under one of the names in TARGETS.
 """
 
 import sys
@@ -25,23 +25,23 @@ def inspect_model(
     on_input: Callable[[str, list], None],
     on_output: Callable[[str, nn.Module, list, object], None],
 ) -> Iterator[None]:
-    """Call `on_input` before each module of the model runs and `on_output` after it, while open.
+    """Call `on_input` before and `on_output` after each module call, while the context is open.
 
-    on_input(path, inputs) gets the module's path and its positional and keyword arguments.
-    on_output(path, module, inputs, output) also gets the module and what it returned.
+    on_input(path, inputs): gets the module's path and the values of all its arguments, positional
+    and keyword. on_output(path, module, inputs, output): also gets the module and its output.
     """
 
-    def before(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def before_call(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         on_input(path, [*args, *kwargs.values()])
 
-    def after(path: str, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+    def after_call(path: str, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
         on_output(path, module, [*args, *kwargs.values()], output)
 
     hooks = []
     for path, module in model.named_modules():
         hooks += [
-            module.register_forward_pre_hook(partial(before, path), with_kwargs=True),
-            module.register_forward_hook(partial(after, path), with_kwargs=True),
+            module.register_forward_pre_hook(partial(before_call, path), with_kwargs=True),
+            module.register_forward_hook(partial(after_call, path), with_kwargs=True),
         ]
     try:
         yield
@@ -51,25 +51,28 @@ def inspect_model(
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors of a value in order: itself, or those in tuples, lists and dicts."""
+    """Return the tensors in a value, in order. value: a tensor, or a nested tuple, list or dict."""
     return [part for part in tree_leaves(value) if isinstance(part, Tensor)]
 
 
-def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
-    """Return a value in which each tensor is replaced by change(tensor).
+def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
+    """Return a copy of a value with each tensor x replaced by function(x).
 
-    value: a tensor, or tensors in tuples, lists and dicts.
+    value: a tensor, or tuples, lists and dicts that contain tensors.
     """
-    return tree_map_only(Tensor, change, value)
+    return tree_map_only(Tensor, function, value)
 
 
-def first_tensor(value: object, *, floating: bool = False) -> Tensor | None:
-    """Return the first tensor in a value, None if there is none. floating: skip integers."""
-    return next((x for x in tensors_in(value) if x.is_floating_point() or not floating), None)
+def first_tensor(value: object, *, skip_integers: bool = False) -> Tensor | None:
+    """Return the first tensor in a value (see `tensors_in`), or None if the value has no tensor.
+
+    skip_integers: True means to return the first tensor of a floating-point type.
+    """
+    return next((x for x in tensors_in(value) if x.is_floating_point() or not skip_integers), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
-    """Return the input and the targets of a batch; the targets are None if it has none."""
+    """Return the input and the targets of a batch; the targets are None if the batch has none."""
     if isinstance(batch, dict):
         key = next((name for name in TARGETS if name in batch), None)
         return {name: part for name, part in batch.items() if name != key}, batch.get(key)
@@ -81,14 +84,15 @@ def split_batch(batch: object) -> tuple[object, object]:
 def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
     """Return the model's output for a batch.
 
-    A dict is passed as keyword arguments. with_targets: pass the targets in it, too, so that the
-    model can compute its loss. Raises ValueError if the model raises any error.
+    A dict is passed as keyword arguments. with_targets: True means that the targets in a dict are
+    passed, too, so that the model can compute its loss. Raises ValueError if the model raises any
+    error.
     """
     inputs = batch if with_targets and isinstance(batch, dict) else split_batch(batch)[0]
     try:
         with run_eagerly():
             return model(**inputs) if isinstance(inputs, dict) else model(inputs)
-    except Exception as error:  # a model's code may raise anything
+    except Exception as error:  # the model's code may raise any exception
         tensors = (f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch))
         raise ValueError(
             f"{type(model).__name__} refuses this batch ({', '.join(tensors) or shown(batch)}): "
@@ -98,6 +102,7 @@ def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -
 
 def run_eagerly() -> AbstractContextManager:
     """Return a context in which compiled models run eagerly: compiled code calls no hooks."""
-    if "torch._dynamo" in sys.modules:  # no model is compiled before this import, which is slow
+    # torch._dynamo is slow to import; as long as it is not imported, no model is compiled
+    if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")
     return nullcontext()

@@ -1,12 +1,13 @@
-"""A card for a norm: what it does, what it costs, whether it trains, and whether it is better.
+"""A card for a norm: what the norm does and costs, whether it trains, and whether it is better.
 
-card_checks.py measures what a norm does. card_tables.py compares it with Mamba's original arm and
-with the best recorded arm by the rule of the verdicts, at three places: before the block, after the
-scan, and on both sides. card_text.py writes the sentences. card_page.py has NormCard and its page.
+The norm has three arms, one per place of the norm in the block: before the block, after the scan,
+and on both sides. card_checks.py measures what the norm does. card_tables.py compares each arm with
+Mamba's original arm and with the best recorded arm, by the rule of the verdicts. card_text.py
+writes the sentences. card_page.py has the class NormCard, which writes the page.
 
-The arms of the norm are tuned on four new seeds. They are then tested on the seeds on which the arm
-that they are compared with is recorded. A card has about a dozen comparisons; their intervals are
-not corrected for that number.
+Each arm of the norm is tuned on four new seeds. It is then tested on the seeds that are recorded
+for the arm with which it is compared. A card has about a dozen comparisons; their intervals are not
+corrected for multiple comparisons.
 """
 
 import sys
@@ -41,9 +42,9 @@ from mambanorm_study.tables.experiments import ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds
 
-# Seeds on which a norm's arms are trained at five learning rates; the highest makes many arms
-# diverge.
-RATE_SEEDS = 2
+# Number of seeds on which each arm of the norm is trained at five learning rates. Many arms diverge
+# at the highest of these rates.
+SEEDS_PER_RATE = 2
 
 
 def norm_card(
@@ -58,25 +59,26 @@ def norm_card(
     out: str | Path | None = None,
     **engine: Any,
 ) -> NormCard:
-    """Return the card of a norm.
+    """Return the card of a norm, after training the runs that the card needs.
 
-    norm: a registered name, or a file that registers a norm. tasks: None = a sequence task and an
-    image task (`card_tasks`); on a language task only a causal norm is compared. seeds: the number
-    of recorded seeds to compare on, None = 8 (6 on images if the norm is not the kit's); or a list
-    of test seeds, see `which_arm.duel_seeds`. scale: None = the environment's, else evening.
-    against: the arm that the norm's arms are compared with. train: False = read known runs only.
-    runs_dir: the run store. out: a folder to which the card is written. engine: scheduler, workers,
-    client and progress of `sweep`.
+    norm: a registered name, or a file that registers a norm. tasks: None means one sequence task
+    and one image task (see `card_tasks`); on a language task only a causal norm is compared. seeds:
+    a list of test seeds, or the number of recorded seeds to compare on (`which_arm.duel_seeds`);
+    None means 8, but 6 on images if the norm is not built in. scale: None means the scale in the
+    environment variable MAMBANORM_SCALE, or else evening. against: the arm with which the norm's
+    arms are compared. train: False means that known runs are read and no run is trained. runs_dir:
+    the run store. out: the folder to which the card is written. engine: the arguments scheduler,
+    workers, client and progress of `sweep`.
 
-    Raises ValueError for an unknown norm, task or scale, a regression, and a file without a norm. A
-    run that could not be trained raises no error; the card says so.
+    Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that
+    registers no norm. If a run cannot be trained, no error is raised; the card reports the failure.
     """
     name, scale, against = find_norm(norm), study_scale(scale), str(Arm.parse(against))
     tasks = _check_card_tasks(tasks, scale, against)
     test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
-    card = _measured(NormCard(name, scale, tasks, test_seeds, against))
+    card = _measure_norm(NormCard(name, scale, tasks, test_seeds, against))
     if train and card.behaviour:
-        card = replace(card, untrained=_train(card, runs_dir, engine))
+        card = replace(card, untrained=_train_missing_runs(card, runs_dir, engine))
     known = known_runs(scale, runs_dir)
     rows, scores = [], {}
     for task in usable_tasks(card):
@@ -95,9 +97,10 @@ def norm_card(
 
 
 def find_norm(norm: str) -> str:
-    """Return the name of a registered norm, or of the norm that a file registers.
+    """Return the registered name of a norm.
 
-    Raises ValueError for an unknown name, and for a file that fails or does not register exactly
+    norm: this name, or the path of a .py file that registers the norm. Raises
+    ValueError for an unknown name, and for a file that raises an error or does not register exactly
     one norm.
     """
     if not norm.endswith(".py"):
@@ -115,7 +118,7 @@ def find_norm(norm: str) -> str:
         )
     if len(names) > 1:
         raise ValueError(
-            f"{norm} registers {len(names)} norms, {', '.join(names)}: name one of them, "
+            f"{norm} registers {len(names)} norms, {', '.join(names)}: choose one by its name, "
             f"`mambanorm --import {norm} card {names[0]}`"
         )
     return names[0]
@@ -140,8 +143,9 @@ def _check_card_tasks(
 
 
 def card_tasks(scale: str) -> tuple[str, ...]:
-    """Return one sequence task and one image task: tasks that are recorded at the scale, else tasks
-    of the verdicts.
+    """Return the default tasks of a card: one sequence task and one image task.
+
+    A task with recorded runs at the scale is preferred to a task of the verdicts.
     """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
@@ -152,16 +156,18 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> list[int]:
     if seeds is None and kind_of(task) == "vision" and not NORMS[name].built_in:
-        seeds = rule.FEWEST  # runs on images take longer
+        seeds = rule.FEWEST  # fewer seeds, because runs on images take longer
     return duel_seeds(against, task, scale, seeds)
 
 
-def _measured(card: NormCard) -> NormCard:
-    """Return the card with the norm's behaviour, checks, costs, and its twin in the kit."""
+def _measure_norm(card: NormCard) -> NormCard:
+    """Return the card with the norm's behaviour, checks and costs, and with the name of a built-in
+    norm that computes the same, if there is one.
+    """
     try:
         behaviour, costs = behaviour_of(card.name), costs_of(card.name)
-    except Exception as error:  # a user's norm may raise anything
-        reason = f"Neither measured nor trained, because it failed: {error_text(error)}."
+    except Exception as error:  # a user's norm may raise any exception
+        reason = f"The norm was not measured or trained, because it failed: {error_text(error)}."
         return replace(card, untrained=(reason,))
     return replace(
         card,
@@ -173,7 +179,10 @@ def _measured(card: NormCard) -> NormCard:
 
 
 def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> list[NormCard]:
-    """Return the cards of the kit's norms (None = all) from recorded runs; nothing is trained."""
+    """Return the cards of built-in norms, made from recorded runs; nothing is trained.
+
+    scale: as for `norm_card`. names: the norms; None means all built-in norms except "None".
+    """
     if names is None:
         names = [name for name, entry in NORMS.items() if entry.built_in and name != "None"]
     return [norm_card(name, scale=scale, train=False) for name in names]
@@ -184,8 +193,10 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
 
 
 def usable_tasks(card: NormCard) -> list[str]:
-    """Return the tasks on which the norm can be compared: a language task only if the norm is
-    declared causal and was measured as causal.
+    """Return the card's tasks on which its norm can be compared.
+
+    The list includes language tasks only if the norm is declared causal and was measured as causal.
+    It is empty if the norm fails.
     """
     if card.behaviour is None:
         return []
@@ -194,14 +205,14 @@ def usable_tasks(card: NormCard) -> list[str]:
 
 
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
-    """Return the runs that a card needs next and that are not among the known ones.
+    """Return the configs of the runs that a card needs next and that are not in `known`.
 
-    For each arm of the norm: its tuning runs, or its test runs if it is already tuned; and runs at
-    five learning rates. Call the function again after training, because the test runs depend on the
-    results of the tuning runs.
+    Each arm of the norm needs runs at five learning rates, and its tuning runs or, once it is
+    tuned, its test runs. Call this function again after the tuning runs are trained, because their
+    results determine the test runs.
     """
     arms = list(card.arms.values())
-    configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:RATE_SEEDS])
+    configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:SEEDS_PER_RATE])
     for task in usable_tasks(card):
         for arm in arms:
             if arm != card.against:
@@ -211,10 +222,10 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
 
 
 def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[RunConfig]:
-    """Return all runs that a card lacks, to estimate how long they take.
+    """Return the configs of all runs that a card still needs, to estimate how long they take.
 
-    Test runs of an arm that is not tuned yet have the default learning rate of the scale. No run is
-    missing if the norm fails, or computes the same as a norm of the kit.
+    The test runs of an arm that is not tuned yet get the default learning rate of the scale. The
+    list is empty if the norm fails, or if it computes the same as a built-in norm.
     """
     if card.behaviour is None or card.same:
         return []
@@ -227,15 +238,19 @@ def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[Run
     return configs
 
 
-def _train(card: NormCard, runs_dir: str | Path | None, engine: dict[str, Any]) -> tuple[str, ...]:
-    """Train the missing runs of a card; return a sentence if some could not be trained."""
+def _train_missing_runs(
+    card: NormCard, runs_dir: str | Path | None, engine: dict[str, Any]
+) -> tuple[str, ...]:
+    """Train the missing runs of a card. Return one sentence on the runs that could not be trained,
+    or () if there are none.
+    """
     if not missing_runs(card, runs_dir):
         return ()
     norm = NORMS[card.name]
     if not (norm.built_in or str(_file_of(norm.factory)) in files_to_import()):
-        engine = {"workers": 0, **engine}  # worker processes could not import the norm
+        engine = {"workers": 0, **engine}  # other processes would not know the norm
     failed = train_needed(partial(card_runs, card), card.scale, runs_dir, **engine).failed
     if failed.empty:
         return ()
     error = " ".join(str(failed.error.iloc[0]).split())[:200]
-    return (f"{plural(len(failed), 'run')} could not be trained; the first: {error}.",)
+    return (f"{plural(len(failed), 'run')} could not be trained; the first error is: {error}.",)

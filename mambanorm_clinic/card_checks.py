@@ -1,7 +1,7 @@
-"""Questions about what a norm does, answered by running it on small random inputs.
+"""Questions about what a norm does, answered by running the norm on small random inputs.
 
-All questions together take less than a second for most norms. If the norm raises an error, the
-error is the answer.
+All questions together take less than a second for most norms. If the norm raises an error on a
+question, the answer is the text of the error.
 """
 
 import copy
@@ -37,8 +37,9 @@ from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
 
 # Two norms compute the same if their outputs, which are of order 1, differ by less than this.
-SAME = 1e-6
-# Largest accepted relative error against float64, for float16, bfloat16 and a mean of 3,000.
+LARGEST_DIFFERENCE = 1e-6
+# Largest accepted error relative to the output in float64, for float16, for bfloat16, and for an
+# input with mean 3,000.
 LARGEST_ERROR = 5e-2
 # Relative changes below this are rounding errors of float64.
 ROUNDING = 1e-9
@@ -47,7 +48,7 @@ GOOD, BAD = "good", "bad"
 
 
 class Answer(NamedTuple):
-    """The answer to a question. mark: "good", "bad", or "" for a fact that is neither."""
+    """The answer to a question. mark: "good", "bad", or "" for an answer that is neither."""
 
     text: str
     mark: str = ""
@@ -58,25 +59,26 @@ def _good_or_bad(is_good: object, good: str, bad: str) -> Answer:
 
 
 def behaviour_of(name: str) -> Behaviour:
-    """Return the measured behaviour of a registered norm. Raises whatever the norm raises."""
+    """Return the measured behaviour of a registered norm. Raises any error that the norm raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return measure(partial(create_norm, registered_name(name), CHANNELS))
 
 
 def error_text(error: Exception) -> str:
-    """Return the type and the message of an error in one line."""
+    """Return an error's type and message (at most 160 characters) in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
-    """Return one row per question: group, question, answer and mark ("good", "bad" or "").
+    """Return a frame with one row per question about a norm.
 
-    behaviour: the result of `behaviour_of`; None = measure it now.
+    Columns: group, question, answer, mark ("good", "bad" or ""). behaviour: the result of
+    `behaviour_of`; None means to measure the behaviour now.
     """
     name = registered_name(name)
-    known = _answers_from(behaviour or behaviour_of(name), name)
-    rows = [("what it looks at", question, *answer) for question, answer in known.items()]
+    measured = _answers_from(behaviour or behaviour_of(name), name)
+    rows = [("what it looks at", question, *answer) for question, answer in measured.items()]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for group, questions in QUESTIONS.items():
@@ -84,17 +86,17 @@ def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
                 torch.manual_seed(0)
                 try:
                     answer = ask(name)
-                except Exception as error:  # a user's norm may raise anything
+                except Exception as error:  # a user's norm may raise any exception
                     answer = Answer(error_text(error), BAD)
                 rows.append((group, question, *answer))
     return pd.DataFrame(rows, columns=["group", "question", "answer", "mark"])
 
 
-# --------------------------------------------------------------- what registration measures as well
+# ---------------------------------- answers from the norm's behaviour, as register_norm measures it
 
 
 def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
-    """Return question → answer for the questions that the measured behaviour answers."""
+    """Return a map question → answer, for the questions that the behaviour of the norm answers."""
     entry, axes = NORMS[name], " · ".join(behaviour.axes) or "no axis"
     ahead, padding = Answer("no", GOOD), Answer("no", GOOD)
     if behaviour.looks_ahead:
@@ -114,10 +116,12 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
         ),
         "does padding change an output, when lengths are given": padding,
         "two passes of one input": Answer(
-            "differ: it draws random numbers" if behaviour.random else "are equal"
+            "differ: the norm draws random numbers" if behaviour.random else "are equal"
         ),
         "saving and loading its state dict": _good_or_bad(
-            not behaviour.hidden, "gives the same outputs", "not all of it is in the state dict"
+            not behaviour.hidden,
+            "gives the same outputs",
+            "loses a part of the norm's state, which the state dict does not contain",
         ),
         "gradients against finite differences": _gradient_answer(behaviour.gradient[0]),
         "gradients against finite differences, with lengths": _gradient_answer(
@@ -127,7 +131,7 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
 
 
 def position_seen(behaviour: Behaviour) -> str:
-    """Return "position 0 sees position 1" for a norm that looks ahead."""
+    """Return a text such as "position 0 sees position 1", for a norm that looks ahead."""
     late, early = behaviour.looks_ahead
     return f"position {early} sees position {late}"
 
@@ -142,25 +146,25 @@ def _gradient_answer(error: float) -> Answer:
 # --------------------------------------------------------------------------- changes of the input
 
 
-def _rows_in_evaluation(name: str) -> Answer:
+def _other_rows_answer(name: str) -> Answer:
     x = sample()
     effect = output_change(prepared_norm(name, x, training=False), "other rows", x)
     return _good_or_bad(effect < ROUNDING, "no", "yes")
 
 
-def _training_and_evaluation(name: str) -> Answer:
+def _modes_answer(name: str) -> Answer:
     x = sample()
     with torch.no_grad():
-        evaluated, trained = (
+        eval_output, train_output = (
             prepared_norm(name, x, training=training)(x, None) for training in (False, True)
         )
-    gap = _gap(evaluated, trained)
-    if gap > ROUNDING:
-        return Answer(f"differ by {_percent(gap)}")
+    difference = _relative_difference(eval_output, train_output)
+    if difference > ROUNDING:
+        return Answer(f"differ by {_percent(difference)}")
     return Answer("are equal", GOOD)
 
 
-def _change(name: str, *, change: str) -> Answer:
+def _invariance_answer(name: str, *, change: str) -> Answer:
     x = sample()
     effect = output_change(prepared_norm(name, x), change, x)
     changed = f"the output changes by {_percent(effect)}"
@@ -171,25 +175,25 @@ def _change(name: str, *, change: str) -> Answer:
 
 
 def _output_of_copy(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Return the output of a copy of a norm; every call draws the same random numbers."""
+    """Return the output of a copy of a norm, with the same random seed in every call."""
     torch.default_generator.manual_seed(0)
     return copy.deepcopy(norm)(x, lengths)
 
 
-def _gap(y: Tensor, reference: Tensor) -> float:
+def _relative_difference(y: Tensor, reference: Tensor) -> float:
     return float((y - reference).norm() / reference.norm().clamp(min=1e-12))
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %" if fraction >= 0.1 else f"{100 * fraction:.2g} %"
 
 
-def _finite(name: str, *, x: Tensor) -> Answer:
-    """Check that output and gradient are finite, and that the output depends on x."""
+def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
+    """Answer whether output and gradient are finite for x, and whether the output depends on x."""
     x = x.clone().requires_grad_()
     try:
         norm = create_norm(name, x.shape[-1])
-    except ValueError as error:  # groups that do not divide the channels
+    except ValueError as error:  # for example, the groups do not divide the channels
         return Answer(f"refused: {str(error)[:100]}")
     y = norm(x, None)
     y.square().sum().backward()
@@ -199,11 +203,11 @@ def _finite(name: str, *, x: Tensor) -> Answer:
         return Answer("the gradient is not finite", BAD)
     text = f"finite, largest {y.detach().abs().max():.3g}"
     depends = x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT
-    return Answer(text, GOOD) if depends else Answer(f"{text}; it does not depend on the input")
+    return Answer(text, GOOD) if depends else Answer(f"{text}; does not depend on the input")
 
 
-def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
-    """Compare the output for a type with that for float64; the output must have the type too."""
+def _precision_answer(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
+    """Check that the norm's output for `dtype` has this dtype and is close to that in float64."""
     x = x.to(dtype)
     norm = create_norm(name, x.shape[-1])
     with torch.no_grad():
@@ -211,7 +215,7 @@ def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
         y = _output_of_copy(norm.to(dtype), x)
     if y.dtype != dtype:
         return Answer(f"returns {dtype_name(y.dtype)} for {dtype_name(dtype)}", BAD)
-    error = _gap(y.double(), exact)
+    error = _relative_difference(y.double(), exact)
     text = f"relative error {error:.1e}"
     return _good_or_bad(error <= LARGEST_ERROR, text, text)
 
@@ -219,7 +223,7 @@ def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
 # -------------------------------------------------------------------------------------- in models
 
 
-def _runs_in(name: str, *, make: Callable[[str], nn.Module], shape: tuple[int, ...]) -> Answer:
+def _block_answer(name: str, *, make: Callable[[str], nn.Module], shape: tuple[int, ...]) -> Answer:
     model = make(name)
     loss = model(torch.randn(shape)).square().mean()
     loss.backward()
@@ -228,54 +232,58 @@ def _runs_in(name: str, *, make: Callable[[str], nn.Module], shape: tuple[int, .
     return _good_or_bad(is_finite, "runs, finite forward and backward", "not finite")
 
 
-def _step_by_step(name: str) -> Answer:
+def _stepwise_answer(name: str) -> Answer:
     if not NORMS[name].causal:
-        return Answer("refused: it is not declared causal")
+        return Answer("refused: the norm is not declared causal")
     block = MambaBlock(16, name, name, d_state=4).eval()
     x = torch.randn(2, 7, 16)
     with torch.no_grad():
         whole = block(x)
         y, cache = block.prefill(x[:, :4])
         steps = [block.step(x[:, i], cache) for i in range(4, 7)]
-    gap = _gap(torch.cat([y, torch.stack(steps, 1)], 1), whole)
-    bad = f"differs from one pass by {_percent(gap)}"
-    return _good_or_bad(gap < 1e-4, "gives what one pass gives", bad)
+    difference = _relative_difference(torch.cat([y, torch.stack(steps, 1)], 1), whole)
+    bad = f"the output differs from that of one pass by {_percent(difference)}"
+    return _good_or_bad(difference < 1e-4, "gives the same output as one pass", bad)
 
 
-ORDINARY = torch.randn(
+RANDOM_INPUT = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
 
-# Group → question → the function that answers it for the name of a norm.
+# Group → question → the function that takes the name of a norm and returns the answer.
 QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
     "what it looks at": {
-        "does another row of the batch change an output, in evaluation": _rows_in_evaluation,
-        "outputs in training and in evaluation": _training_and_evaluation,
+        "does another row of the batch change an output, in evaluation": _other_rows_answer,
+        "outputs in training and in evaluation": _modes_answer,
     },
     "what it is invariant to": {
-        change: partial(_change, change=change) for change in list(CHANGES)[:4]
+        change: partial(_invariance_answer, change=change) for change in list(CHANGES)[:4]
     },
     "unusual inputs": {
-        "zeros": partial(_finite, x=torch.zeros(2, 6, CHANNELS)),
-        "constants": partial(_finite, x=torch.full((2, 6, CHANNELS), 2.0)),
-        "one position": partial(_finite, x=ORDINARY.float()[:, :1]),
-        "one channel": partial(_finite, x=ORDINARY.float()[..., :1]),
-        "one row": partial(_finite, x=ORDINARY.float()[:1]),
-        "a mean of 3,000, in float32": partial(_precision, x=ORDINARY + 3_000, dtype=torch.float32),
-        "float16": partial(_precision, x=ORDINARY, dtype=torch.float16),
-        "bfloat16": partial(_precision, x=ORDINARY, dtype=torch.bfloat16),
+        "zeros": partial(_finiteness_answer, x=torch.zeros(2, 6, CHANNELS)),
+        "constants": partial(_finiteness_answer, x=torch.full((2, 6, CHANNELS), 2.0)),
+        "one position": partial(_finiteness_answer, x=RANDOM_INPUT.float()[:, :1]),
+        "one channel": partial(_finiteness_answer, x=RANDOM_INPUT.float()[..., :1]),
+        "one row": partial(_finiteness_answer, x=RANDOM_INPUT.float()[:1]),
+        "a mean of 3,000, in float32": partial(
+            _precision_answer, x=RANDOM_INPUT + 3_000, dtype=torch.float32
+        ),
+        "float16": partial(_precision_answer, x=RANDOM_INPUT, dtype=torch.float16),
+        "bfloat16": partial(_precision_answer, x=RANDOM_INPUT, dtype=torch.bfloat16),
     },
     "in models": {
         "Mamba-2 block": partial(
-            _runs_in, make=lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), shape=(2, 8, 16)
+            _block_answer,
+            make=lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8),
+            shape=(2, 8, 16),
         ),
         "image block": partial(
-            _runs_in, make=lambda n: VSSBlock(16, n, n, d_state=4), shape=(2, 4, 4, 16)
+            _block_answer, make=lambda n: VSSBlock(16, n, n, d_state=4), shape=(2, 4, 4, 16)
         ),
         "Transformer block": partial(
-            _runs_in, make=lambda n: TransformerBlock(16, n, n), shape=(2, 8, 16)
+            _block_answer, make=lambda n: TransformerBlock(16, n, n), shape=(2, 8, 16)
         ),
-        "step by step": _step_by_step,
+        "step by step": _stepwise_answer,
     },
 }
 
@@ -284,10 +292,10 @@ QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
 
 
 def twin(name: str) -> str:
-    """Return the name of the built-in norm that computes the same as this norm; "" if none does.
+    """Return the name of the built-in norm that computes the same as another norm, "" if none does.
 
-    The two have the same parameters, and the same outputs in training and in evaluation, with and
-    without lengths, at the initial values of the parameters and at others.
+    The two norms have equal parameters. Their outputs are equal in training and in evaluation, with
+    lengths and without lengths, for the initial parameters and for changed parameters.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -297,21 +305,21 @@ def twin(name: str) -> str:
                 other_values = _parameters_and_outputs(other)
                 if other_values.shape != values.shape:
                     continue
-                if (other_values - values).abs().max() < SAME:
+                if (other_values - values).abs().max() < LARGEST_DIFFERENCE:
                     return other
     return ""
 
 
 def _parameters_and_outputs(name: str) -> Tensor:
-    """Return the learned parameters of a norm and its outputs for one input, as one vector."""
+    """Return the learned parameters of a norm and its outputs for one input, joined to a vector."""
     norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
-    learned = [p for p in norm.parameters() if p.requires_grad]
-    values = [p.clone() for p in learned]
-    for _ in range(2):  # at the initial and at other values of the parameters
+    parameters = [p for p in norm.parameters() if p.requires_grad]
+    values = [p.clone() for p in parameters]
+    for _ in range(2):  # first with the initial parameters, then with changed parameters
         for training in (True, False):
             norm.train(training)
             values += [_output_of_copy(norm, x), _output_of_copy(norm, x, LENGTHS)[valid]]
-        for p in learned:
+        for p in parameters:
             p.add_(0.3 * torch.randn_like(p))
     return torch.cat([value.flatten() for value in values])

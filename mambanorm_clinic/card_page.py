@@ -1,4 +1,4 @@
-"""NormCard: the facts about a norm as a page, as JSON, and as text for a terminal."""
+"""NormCard: the facts about a norm, written as an HTML page, as JSON, or as text for a terminal."""
 
 import base64
 import html
@@ -45,31 +45,31 @@ class NormCard(CardFacts):
 
     @property
     def sentences(self) -> dict[str, list[str]]:
-        """Topic → sentences; the most important topic is first."""
+        """Return a map topic → sentences; the most important topic comes first."""
         return sentences_of(self)
 
     @property
     def words(self) -> list[str]:
-        """All sentences."""
+        """Return all sentences, without their topics."""
         return [line for lines in self.sentences.values() for line in lines]
 
     @property
     def basis(self) -> str:
-        """Scale, tasks, seeds and rule in one line."""
-        how = (
+        """Return one line that names the scale, the tasks, the number of seeds and the rule."""
+        rule_text = (
             f"rule of protocol {VERSION}, each arm at its best learning rate, plain 95 % intervals"
         )
-        return f"{self.scale} scale · {', '.join(self.tasks)} · {self._seed_counts} · {how}"
+        return f"{self.scale} scale · {', '.join(self.tasks)} · {self._seed_counts} · {rule_text}"
 
     @property
     def _seed_counts(self) -> str:
-        """`8 seeds`, or `6 or 8 seeds` if the comparisons differ in their seeds."""
+        """Return "8 seeds", or "6 or 8 seeds" if comparisons have different numbers of seeds."""
         counts = set(self.verdicts.n) if len(self.verdicts) else set(map(len, self.seeds.values()))
         return f"{' or '.join(map(str, sorted(counts)))} seed{'' if counts == {1} else 's'}"
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Title → table, as the page shows them."""
+        """Return a map title → table, with the tables in the form in which the page shows them."""
         tables = {}
         if len(self.verdicts):
             tables["Is it better?"] = self._verdict_table()
@@ -121,7 +121,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the figure, which the report shows on the notebook's card."""
+        """Return the figure as PNG, which the report shows as the picture of the notebook."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
@@ -149,17 +149,18 @@ class NormCard(CardFacts):
             "versions": machine.versions(),
             "machine": machine.machine(),
             "declared": {name: getattr(entry, name) for name in DECLARED},
-            "checks": _rows(self.checks),
-            "costs": _rows(self.costs),
-            "training": _rows(self.training),
-            "verdicts": _rows(self.verdicts),
-            "scores": {task: _rows(table) for task, table in self.scores.items()},
+            "checks": _records(self.checks),
+            "costs": _records(self.costs),
+            "training": _records(self.training),
+            "verdicts": _records(self.verdicts),
+            "scores": {task: _records(table) for task, table in self.scores.items()},
         }
         return json.dumps(facts, ensure_ascii=False, indent=1)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write NAME.html, which loads nothing from the network, and NAME.json; return the
-        paths.
+        """Write the card to NAME.html and NAME.json in a folder, and return the two paths.
+
+        The page loads nothing from the network.
         """
         folder = writable_folder(folder, "the card")
         paths = [folder / f"{self.name}.html", folder / f"{self.name}.json"]
@@ -173,7 +174,7 @@ class NormCard(CardFacts):
         return paths
 
     def _figure(self) -> Any:
-        """Return the figure of all known norms, with this norm circled."""
+        """Return a figure of the scores of all known arms, with the arms of this norm circled."""
         from mambanorm_study.figures import fig_card
 
         name = self.same or self.name
@@ -184,17 +185,18 @@ class NormCard(CardFacts):
         return fig_card(self.scores, name, caption)
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return json.loads(table.to_json(orient="records"))
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:
-    """Return several cards as HTML, each folded under its name and first sentence."""
-    folded = [
+    """Return HTML of several cards, each folded under the norm's name and its first sentence."""
+    folded_cards = [
         f"<details><summary><b>{html.escape(card.name)}</b> {html.escape(card.words[0])}</summary>"
         f"{card._html(picture=False)}</details>"
         for card in cards
     ]
     return (
-        f'<style>\n{template("card.css")}</style>\n<div class="norm-cards">{"".join(folded)}</div>'
+        f"<style>\n{template('card.css')}</style>\n"
+        f'<div class="norm-cards">{"".join(folded_cards)}</div>'
     )

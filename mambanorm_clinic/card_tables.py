@@ -18,11 +18,11 @@ from mambanorm_study.tables.summaries import MIN_POINTS_ABOVE_CHANCE
 
 
 def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the comparisons of each arm of the card with `card.against` and with the best recorded
-    arm, one row per comparison that has runs.
+    """Return the results of comparing each arm of the card with `card.against` and with the best
+    recorded arm: one row per comparison that has runs.
 
-    Columns: those of `which_arm.compare`, and place, arm, against, best (True if `against` is the
-    best recorded arm).
+    Columns: those of `which_arm.compare`; place (of the norm, such as "after the scan"), arm,
+    against (the other arm), and best (True if `against` is the best recorded arm).
     """
     best = best_arm(card, task, evidence)
     rows = []
@@ -38,8 +38,8 @@ def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict
 
 
 def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
-    """Return the arm that is best on validation among the arms without this norm; None if none of
-    them is tuned.
+    """Return the tuned arm that is best on validation and does not contain the card's norm; None if
+    there is no such arm.
     """
     with suppress(ValueError):
         for arm in ranking(evidence, task).arm:
@@ -49,9 +49,10 @@ def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
 
 
 def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFrame:
-    """Return the columns arm and mean (test score) of these arms and all tuned arms, best first.
+    """Return a frame of the scores of the given arms and of all tuned arms, the best first.
 
-    The score is the test accuracy in per cent, or minus the test loss in bits.
+    Columns: arm; mean, the mean over seeds of the test accuracy in per cent or, on a language task,
+    of minus the test loss in bits. Arms without tuning or without test runs are left out.
     """
     column, rows = compared_column(task)[0], []
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
@@ -63,32 +64,38 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
 
 
 def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
-    """Return how each arm of the card trains on the task of the paper's §4.6, one row per place.
+    """Return a frame that shows at which learning rates the card's arms train, one row per arm.
 
-    Columns: place; task; highest_lr, the highest learning rate at which the arm trains;
-    reference_lr, the same for `card.against`; diverged, learning rate → (diverged runs, all runs).
+    Columns: place (of the norm, such as "after the scan"); task (the task of the paper's §4.6);
+    highest_lr, the highest learning rate at which the arm trains; reference_lr, the highest
+    learning rate at which `card.against` trains; diverged, a map from each learning rate to
+    (number of diverged runs, number of runs).
     """
     task, evidence = inside_task(card.scale), Evidence(known, card.scale)
     reference_lr = _highest_lr(card.against, evidence, task)
     rows = []
     for place, arm in card.arms.items():
-        diverged = evidence.of_arm(arm, task).groupby("lr").diverged
+        diverged_by_lr = evidence.of_arm(arm, task).groupby("lr").diverged
         rows.append(
             {
                 "place": place,
                 "task": task,
                 "highest_lr": _highest_lr(arm, evidence, task),
                 "reference_lr": reference_lr,
-                "diverged": {f"{lr:g}": (int(runs.sum()), len(runs)) for lr, runs in diverged},
+                "diverged": {
+                    f"{lr:g}": (int(runs.sum()), len(runs)) for lr, runs in diverged_by_lr
+                },
             }
         )
     return pd.DataFrame(rows)
 
 
 def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
-    """Return the highest of the five learning rates at which an arm trains, as in claim E2.
+    """Return the highest learning rate at which an arm trains, averaged over seeds.
 
-    It is the geometric mean over the seeds that learn; NaN if no such seed has runs at all rates.
+    For each seed it is the highest of the five learning rates that trains the arm, as in claim E2.
+    The average is the geometric mean over the seeds that learn, NaN if no such seed has runs at all
+    five learning rates.
     """
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
@@ -96,6 +103,6 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     runs = evidence.of_claim(claim, [arm], task)
     if runs.missing:
         return np.nan
-    best = runs.columns  # at the best learning rate of each seed
-    learned = best["score"] > best["chance"] + MIN_POINTS_ABOVE_CHANCE
-    return 10 ** best["reach"][learned].mean() if learned.any() else np.nan
+    columns = runs.columns  # score: of each seed at its best learning rate
+    learned = columns["score"] > columns["chance"] + MIN_POINTS_ABOVE_CHANCE
+    return 10 ** columns["reach"][learned].mean() if learned.any() else np.nan

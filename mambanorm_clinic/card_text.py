@@ -16,7 +16,7 @@ from mambanorm_study.tables.run_tables import label
 
 # Mamba's original arm, with which a norm's arms are compared by default.
 REFERENCE = "RMSN>SSM>None"
-# Where the norm is in the block → the arm.
+# Place of the norm in the block → pattern of the arm, with {0} for the norm.
 PLACES = {
     "before the block": "{0}>SSM>None",
     "after the scan": "None>SSM>{0}",
@@ -27,14 +27,15 @@ WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts about a norm.
+    """The facts about a norm that its card shows.
 
-    seeds: task → the test seeds. against: the arm that the norm's arms are compared with.
-    behaviour: see `card_checks.behaviour_of`; None if the norm fails. checks: see
-    `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same: the norm of the kit that
-    computes the same, or "". training, verdicts, scores (task → table): see `training_table`,
-    `comparison_rows` and `score_table` in card_tables.py. untrained: sentences on what could not be
-    trained; () if nothing failed.
+    name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
+    task to its test seeds. against: the arm with which the norm's arms are compared. behaviour: see
+    `card_checks.behaviour_of`; None if the norm fails. checks: see `card_checks.checks_of`. costs:
+    see `norm_catalog.costs_of`. same: the built-in norm that computes the same as this norm, "" if
+    there is none. training, verdicts: see `training_table` and `comparison_rows` in card_tables.py.
+    scores: maps each task to a `score_table`. untrained: sentences on what could not be trained; ()
+    if nothing failed.
     """
 
     name: str
@@ -53,28 +54,30 @@ class CardFacts:
 
     @property
     def arms(self) -> dict[str, str]:
-        """Place → arm. If a norm of the kit computes the same, the arms have that norm, because
-        its runs are recorded.
+        """Return a map from each place of the norm in the block to the arm with the norm there.
+
+        If a built-in norm computes the same, the arms contain the built-in norm, because the runs
+        of those arms are recorded.
         """
         places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
         return {place: arm.format(self.same or self.name) for place, arm in places.items()}
 
 
 def sentences_of(card: CardFacts) -> dict[str, list[str]]:
-    """Return topic → sentences, the most important topic first."""
+    """Return a map topic → sentences about the norm, with the most important topic first."""
     return {
-        "same": list(_same(card)),
-        "better": list(_better(card)),
-        "best": list(_best(card)),
-        "causal": list(_causal(card)),
-        "faults": list(_faults(card)),
-        "training": list(_training(card)),
-        "costs": list(_costs(card)),
+        "same": list(_twin_sentences(card)),
+        "better": list(_comparison_sentences(card)),
+        "best": list(_best_arm_sentences(card)),
+        "causal": list(_causality_sentences(card)),
+        "faults": list(_fault_sentences(card)),
+        "training": list(_training_sentences(card)),
+        "costs": list(_cost_sentences(card)),
         "notes": list(card.untrained),
     }
 
 
-def _same(card: CardFacts) -> Iterator[str]:
+def _twin_sentences(card: CardFacts) -> Iterator[str]:
     if card.same:
         yield (
             f"{card.name} computes the same as {card.same} (to 1e-6), so nothing was trained. The "
@@ -82,23 +85,23 @@ def _same(card: CardFacts) -> Iterator[str]:
         )
 
 
-def _better(card: CardFacts) -> Iterator[str]:
+def _comparison_sentences(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty:
-        yield "We do not know whether it is better: it has not been trained on these tasks."
+        yield "We do not know whether this norm is better: it has not been trained on these tasks."
         return
     rows = card.verdicts[card.verdicts.against == card.against]
     for row in rows.itertuples():
         yield f"On {row.task}, {row.place}, {row.brief}."
-    stale = rows.task[~rows.fresh.astype(bool)].unique()
-    if len(stale):
-        yield f"On {' and '.join(stale)} the comparisons are {NOT_FRESH}."
+    tasks = rows.task[~rows.fresh.astype(bool)].unique()
+    if len(tasks):
+        yield f"On {' and '.join(tasks)} the comparisons are {NOT_FRESH}."
     for task in rows.task.unique():
         shared = shared_rows(task, card.scale)
         if shared:
             yield f"All seeds on {task} share {shared}: the comparisons hold for these data only."
 
 
-def _best(card: CardFacts) -> Iterator[str]:
+def _best_arm_sentences(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty or not card.verdicts.best.any():
         return
     rows = card.verdicts[card.verdicts.best]
@@ -109,45 +112,51 @@ def _best(card: CardFacts) -> Iterator[str]:
     yield f"Against the best recorded arm ({arms}): {words} of {plural(len(rows), 'comparison')}."
 
 
-def _causal(card: CardFacts) -> Iterator[str]:
+def _causality_sentences(card: CardFacts) -> Iterator[str]:
     if card.behaviour is None:
         return
     if card.behaviour.looks_ahead:
-        yield f"A language model cannot use it: {position_seen(card.behaviour)}."
+        yield f"A language model cannot use this norm: {position_seen(card.behaviour)}."
     elif card.verdicts.empty or (card.verdicts.unit == "pp").all():
-        yield "It is causal, so a language model can use it; this card has not tried it in one."
+        yield (
+            "The norm is causal, so a language model can use it; this card compares it on no "
+            "language task."
+        )
 
 
-def _faults(card: CardFacts) -> Iterator[str]:
+def _fault_sentences(card: CardFacts) -> Iterator[str]:
     if card.checks.empty:
         return
     bad = card.checks[card.checks["mark"] == BAD]
     if len(bad):
         faults = "; ".join(bad.question + ": " + bad.answer)
-        yield f"What is wrong: {faults}."
+        yield f"Faults: {faults}."
 
 
-def _training(card: CardFacts) -> Iterator[str]:
+def _training_sentences(card: CardFacts) -> Iterator[str]:
     table = card.training
-    known = table.dropna(subset=["highest_lr"])
-    if len(known):
-        rates = ", ".join(f"{row.highest_lr:.2g} {row.place}" for row in known.itertuples())
+    trained = table.dropna(subset=["highest_lr"])
+    if len(trained):
+        rates = ", ".join(f"{row.highest_lr:.2g} {row.place}" for row in trained.itertuples())
         reference = table.reference_lr.iloc[0]
         against = ""
         if np.isfinite(reference):
             against = f"; for {label(card.against)} it is {reference:.2g}"
-        yield f"The highest learning rate at which it trains is {rates}{against}."
+        yield f"The highest learning rate that trains a model with this norm is {rates}{against}."
     counts = [count for by_rate in table.diverged for count in by_rate.values()]
     if counts:
         diverged, n = np.sum(counts, axis=0)
         task = table.task.iloc[0]
-        yield f"{diverged or 'None'} of its {n} runs on {task} diverged, over all learning rates."
+        yield (
+            f"{diverged or 'None'} of the norm's {n} runs on {task} diverged, counted over all "
+            "learning rates."
+        )
 
 
-def _costs(card: CardFacts) -> Iterator[str]:
+def _cost_sentences(card: CardFacts) -> Iterator[str]:
     if len(card.costs):
         cost = card.costs.iloc[1]
         yield (
             f"Forward and backward pass take {cost.over_rmsn:.2g} times as long as those of RMSN "
-            f"(B × L × D = {cost['shape']}: {cost.ms:.2g} ms)."
+            f"({cost.ms:.2g} ms for B × L × D = {cost['shape']})."
         )

@@ -1,7 +1,7 @@
-"""Checkpoint files: read their tensors, and build their model.
+"""Read the tensors of a checkpoint file, and build the model to which they belong.
 
-Which model it is stands in the metadata of a file that `watch` wrote, in the config.json of a
-stored run, or in the config.json of mamba-ssm or transformers (mamba_checkpoints.py).
+The model is described by the metadata of the file if `watch` wrote it, or else by the config.json
+of a stored run, of mamba-ssm, or of transformers (see mamba_checkpoints.py).
 """
 
 import hashlib
@@ -22,19 +22,20 @@ from mambanorm_study.models.vision import ImageClassifier
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.tasks import TASKS, check_task, load_task
 
-SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # of files that hold a state dict
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # suffixes of files that hold a state dict
 MODELS = {
     cls.__name__: cls
     for cls in (LanguageModel, SequenceClassifier, ImageClassifier, TransformerClassifier)
 }
-METADATA_KEY = "mambanorm"  # of a .safetensors file's metadata
+METADATA_KEY = "mambanorm"  # the key of our entry in the metadata of a .safetensors file
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path of a checkpoint file.
+    """Return the path of the checkpoint file to which a path leads.
 
-    path: the file, or a folder that contains a model.safetensors or only one checkpoint. Raises
-    ValueError for a folder without a checkpoint or with several.
+    path: the file itself, or a folder that contains model.safetensors or exactly one checkpoint.
+    Raises ValueError for a folder with no checkpoint or with several, none of which is
+    model.safetensors.
     """
     path = Path(path)
     if not path.is_dir():
@@ -48,10 +49,11 @@ def checkpoint_in(path: str | Path) -> Path:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors of a `.safetensors` file or of a file that torch has saved.
+    """Return the state dict in a `.safetensors` file, or in a file that `torch.save` wrote.
 
-    path: the file or its folder (`checkpoint_in`). No code in the file is run. Raises ValueError
-    for a file that is damaged or holds more than tensors, FileNotFoundError for a missing file.
+    path: the file or its folder (see `checkpoint_in`). No code in the file is run. Raises
+    ValueError for a file that is damaged or contains other objects than tensors, and
+    FileNotFoundError for a missing file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -65,15 +67,15 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} is truncated, altered or no checkpoint, or it holds other objects than "
             f"tensors, which are not loaded because they can run code ({error!r}): download or "
-            "copy it again, or ask for a .safetensors file"
+            "copy the file again, or use a .safetensors file"
         ) from error
 
 
 def metadata_of(model: nn.Module) -> dict[str, str]:
-    """Return the metadata to write into a .safetensors file with the tensors of a model.
+    """Return the metadata of a model, to be written into a .safetensors file with its tensors.
 
-    For a model of this kit it holds the class, the arguments (with the model's present norms) and a
-    hash of the layout, so that `load_model` can build the model again.
+    For a model of this kit the metadata contain the class, the arguments (with the current arm) and
+    a hash of the model's printed structure, so that `load_model` can build the model again.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
@@ -81,21 +83,21 @@ def metadata_of(model: nn.Module) -> dict[str, str]:
     facts = {
         "model": name,
         "arguments": {**model.arguments, "arm": str(model.arm)},
-        "layout": _layout(model),
+        "layout": _structure_hash(model),
     }
     return {"format": "pt", METADATA_KEY: json.dumps(facts, default=str)}
 
 
-def _layout(model: nn.Module) -> str:
+def _structure_hash(model: nn.Module) -> str:
     return hashlib.sha256(str(model).encode()).hexdigest()
 
 
 def load_model(path: str | Path) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in float32.
 
-    path: a file that `watch` wrote, the folder of a stored run, or a checkpoint for
-    `load_mamba_checkpoint` with its config.json in the same folder. Raises ValueError for a file
-    from which no model can be built.
+    path: a file that `watch` wrote, the folder of a stored run, or a checkpoint that
+    `load_mamba_checkpoint` can load, with its config.json in the same folder. Raises ValueError if
+    no model can be built from the file.
     """
     path = checkpoint_in(path)
     state = read_checkpoint(path)
@@ -103,7 +105,7 @@ def load_model(path: str | Path) -> nn.Module:
     config_path = path.with_name("config.json")
     config = config_fields(config_path) if config_path.is_file() and not metadata else None
     if metadata:
-        model = _model_of_metadata(metadata, path)
+        model = _model_from_metadata(metadata, path)
     elif config is not None and {"task", "arm"} <= config.keys():
         run = RunConfig.from_dict(config)
         shape_of = TASKS[check_task(run.task)].shape
@@ -116,7 +118,7 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """Return the facts that `metadata_of` wrote into a file, {} if there are none."""
+    """Return our entry in a file's metadata (see `metadata_of`), {} if the file has none."""
     from safetensors import safe_open
 
     if path.suffix != ".safetensors":
@@ -125,12 +127,13 @@ def _read_metadata(path: Path) -> dict[str, Any]:
         return json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
 
 
-def _model_of_metadata(metadata: dict[str, Any], path: Path) -> nn.Module:
+def _model_from_metadata(metadata: dict[str, Any], path: Path) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         model = MODELS[metadata["model"]](**metadata["arguments"])
-    if _layout(model) != metadata["layout"]:
+    if _structure_hash(model) != metadata["layout"]:
         raise ValueError(
-            f"{path} holds a {metadata['model']} that was changed after it was created: create and "
-            "change it in the same way, then model.load_state_dict(clinic.read_checkpoint(path))"
+            f"{path} holds a {metadata['model']} that was changed after it was created: create a "
+            "model and change it in the same way, then call "
+            "model.load_state_dict(clinic.read_checkpoint(path))"
         )
     return model

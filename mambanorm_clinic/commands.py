@@ -16,7 +16,7 @@ from mambanorm_study.cli.printing import may_train
 if TYPE_CHECKING:
     from torch import Tensor
 
-BYTES = 256  # the vocabulary of a model that reads bytes
+BYTES = 256  # vocabulary size of a model that reads bytes
 
 
 @arg.command(
@@ -29,16 +29,16 @@ BYTES = 256  # the vocabulary of a model that reads bytes
         "--against",
         default="RMSN>SSM>None",
         metavar="ARM",
-        help="the arm that the norm's arms are compared with (default: RMSN>SSM>None)",
+        help="the arm with which the norm's arms are compared (default: RMSN>SSM>None)",
     ),
     arg.option(
         "--out",
         metavar="DIR",
-        help="the folder to write the page to (default: reports/cards)",
+        help="the folder in which the page is written (default: reports/cards)",
     ),
     *arg.which_runs(
-        "how many recorded seeds of --against to compare on (default: 8, on images 6), or a list "
-        "of seeds: 76-83",
+        "the number of recorded seeds of --against to compare on (default: 8, but 6 on images if "
+        "the norm is not built in), or a list of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,
@@ -49,7 +49,7 @@ BYTES = 256  # the vocabulary of a model that reads bytes
     ),
 )
 def card(options: argparse.Namespace) -> int:
-    """Write a page about a norm: what it does, what it costs, whether it trains and is better."""
+    """Write a page about a norm: what it does and costs, whether it trains and is better."""
     from mambanorm_clinic.card import missing_runs, norm_card
 
     request = {
@@ -75,8 +75,8 @@ def card(options: argparse.Namespace) -> int:
         metavar="CHECKPOINT",
         help=(
             "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: a .safetensors, .bin "
-            "or .pt file with its config.json in the same folder, or that folder; or a file "
-            "written by clinic.watch; or the folder of a run"
+            "or .pt file with its config.json in the same folder, or the path of that folder; or a "
+            "file written by clinic.watch; or the folder of a stored run"
         ),
     ),
     arg.option(
@@ -84,8 +84,8 @@ def card(options: argparse.Namespace) -> int:
         required=True,
         metavar="FILE",
         help=(
-            "a text in UTF-8; it is split by the tokenizer.json in the checkpoint's folder, else "
-            "into characters or bytes"
+            "a text file in UTF-8; the text is split into tokens by the tokenizer.json in the "
+            "checkpoint's folder or, if there is none, into characters or bytes"
         ),
     ),
     arg.option(
@@ -93,14 +93,14 @@ def card(options: argparse.Namespace) -> int:
         type=arg.whole_number(1),
         default=256,
         metavar="L",
-        help="positions in each row (default: 256)",
+        help="number of tokens in each row of the batch (default: 256)",
     ),
     arg.option(
         "--rows",
         type=arg.whole_number(1),
         default=4,
         metavar="B",
-        help="rows of the batch (default: 4)",
+        help="number of rows in the batch (default: 4)",
     ),
     arg.option(
         "--html",
@@ -115,7 +115,7 @@ def card(options: argparse.Namespace) -> int:
     ),
 )
 def diagnose(options: argparse.Namespace) -> int:
-    """Report a checkpoint's activations, gradients and weights on a text, and what to try."""
+    """Report the activations, gradients, weights and faults of a checkpoint's model on a text."""
     from torch.nn.functional import cross_entropy
 
     from mambanorm.models.language import LanguageModel
@@ -155,15 +155,16 @@ def diagnose(options: argparse.Namespace) -> int:
     if options.html:
         html = page(f"{checkpoint.name}: a diagnosis", result._repr_html_())
         write_text(Path(options.html), html)
-        print(f"{options.html} written")
+        print(f"The page is at {options.html}")
     return 0
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     """Return the token ids (n,) of a text.
 
-    tokenizer: the model's tokenizer.json. If it does not exist, the tokens are this kit's
-    characters or bytes, whichever has `vocab_size`. Raises ValueError if neither has.
+    tokenizer: the path of the model's tokenizer.json. If the file does not exist, the tokens are
+    characters (of this kit's alphabet) or bytes, depending on which of these two vocabularies has
+    `vocab_size` tokens. Raises ValueError if neither of them has.
     """
     import torch
 
@@ -179,7 +180,7 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     if vocab_size == BYTES:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
-        f"the model's vocabulary has {vocab_size:,} tokens: put its tokenizer.json into the "
-        f"checkpoint's folder (only vocabularies of {len(ALPHABET)} characters of this kit and of "
-        f"{BYTES} bytes need none)"
+        f"the model's vocabulary has {vocab_size:,} tokens: put the model's tokenizer.json into "
+        f"the checkpoint's folder (only this kit's {len(ALPHABET)} characters and "
+        f"a vocabulary of {BYTES} bytes need no tokenizer.json)"
     )

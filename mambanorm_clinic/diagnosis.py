@@ -1,5 +1,5 @@
-"""`diagnose`: run one batch forward and backward through a model, and report its activations,
-gradients, weights and faults.
+"""`diagnose`: run one batch forward and backward through a model, and report the model's
+activations, gradients, weights and faults.
 """
 
 import base64
@@ -25,22 +25,22 @@ from mambanorm_clinic.symptoms import Symptoms
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.basics.text import plural
 
-clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
+clinic_figures = Later("mambanorm_clinic.figures")  # imports matplotlib only when a figure is drawn
 
 COLUMNS = (
     "depth", "site", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
     "grad_rms",
 )  # fmt: skip
 WEIGHT_COLUMNS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
-NAMED_MODULES = 4  # modules that a message names
+MAX_NAMED_MODULES = 4  # largest number of modules that a message names
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis(PassRecord):
-    """The record of one pass through a model (see PassRecord), and the faults found in it.
+    """The record of one pass through a model (see PassRecord), and the faults found in the record.
 
-    name: the model's class. loss_source: how the loss was computed, in words. modules: the number
-    of modules that were called.
+    name: the name of the model's class. loss_source: how the loss was computed, in words. modules:
+    the number of modules that were called.
     """
 
     name: str = ""
@@ -53,7 +53,7 @@ class Diagnosis(PassRecord):
         return find_symptoms(self)
 
     def plot(self):
-        """Return a figure of magnitude over depth, with one panel per site."""
+        """Return a figure of the activations' magnitude over depth, one panel per site."""
         return clinic_figures.fig_clinic(self.table, f"{self.name}: what one batch shows")
 
     def __repr__(self) -> str:
@@ -86,20 +86,24 @@ def diagnose(
     loss: Callable[[object, object], Tensor] | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Return statistics of a model's activations, gradients and weights on one batch, and faults.
+    """Return statistics of a model's activations, gradients and weights on one batch, with faults.
 
-    model: any module, in its current mode. sites: the tensors to describe, given as a map from
-    names to patterns of module paths: {"scan": "layers.*.mixer.norm"} for outputs,
-    "layers.*.out_proj:input" for inputs. None = the known sites (sites.py) of this kit's models, of
-    transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and of mamba-ssm's; in any other model the
-    output of every module without submodules. Whatever the sites, every module is checked for large
-    and non-finite values. batch: a tensor, a tuple (input, targets), or a dict of keyword
-    arguments. loss: a function of (output, targets). None = the loss that the model returns, as
-    transformers' models do when given labels, or else the mean square of the output.
+    model: any module; it runs in its current mode. batch: a tensor, a tuple (input, targets), or a
+    dict of keyword arguments. loss: a function of (output, targets); None means the loss that the
+    model returns, as transformers' models do when given labels, or else the mean square of the
+    output.
 
-    The model runs once with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
+    sites: the tensors to describe. It maps the name of each site to a pattern of module paths, such
+    as {"scan": "layers.*.mixer.norm"} for the outputs of these modules, or
+    {"gated": "layers.*.out_proj:input"} for their inputs. None means the sites that sites.py knows
+    in this kit's models, in transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and in the models
+    of mamba-ssm; in any other model None means the output of every module without submodules. The
+    inputs and outputs of all modules are checked for large and for non-finite values, whatever
+    `sites` contains.
+
+    The model is called once, with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
     buffers and torch's random states stay as they are. Raises ValueError if the model is no module
-    or raises an error, if the loss is not one number, if a pattern matches no module, and if no
+    or raises an error, if the loss is not one number, if a pattern matches no module, or if no
     module of a site in `sites` is called.
     """
 
@@ -111,7 +115,7 @@ def diagnose(
         if targets is None:
             raise ValueError(
                 "loss needs targets, and the batch has none: give (input, targets), or a dict with "
-                f"one of {', '.join(TARGETS)}"
+                f"one of the keys {', '.join(TARGETS)}"
             )
         return loss(output, targets), "the loss given"
 
@@ -125,14 +129,15 @@ def examine(
     known_loss: float | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of one forward and backward pass.
+    """Return the Diagnosis of one forward and backward pass through a model.
 
-    forward(): runs the model, and returns the loss for the backward pass and how it was computed,
-    in words. known_loss: the true loss, if `forward` cannot compute it. sites: as for `diagnose`.
+    forward(): runs the model, and returns the tensor on which to call backward and a text that says
+    how this tensor was computed. known_loss: the loss to report if `forward` returns another
+    tensor than the loss. sites: as for `diagnose`.
     """
     places = places_of(model, sites)
     recorder = PassRecorder(places, kit_sites=sites is None)
-    # other buffers may contain infinity on purpose, such as masks
+    # only running statistics are checked: other buffers, such as masks, may contain infinity
     broken_buffers = [
         name
         for name, buffer in model.named_buffers()
@@ -144,19 +149,19 @@ def examine(
         recorder.recording(model),
         torch.enable_grad(),
     ):
-        value, source = forward()
-        check_loss(value)
-        number = float(value.detach()) if known_loss is None else known_loss
-        recorder.end_forward(number)
-        gradients, skipped = _gradients(value, model, source)
+        loss, source = forward()
+        check_loss(loss)
+        loss_value = float(loss.detach()) if known_loss is None else known_loss
+        recorder.end_forward(loss_value)
+        gradients, skipped = _gradients(loss, model, source)
     table = pd.DataFrame(recorder.rows, columns=COLUMNS)
     table["room_float16"] = np.log2(FLOAT16_MAX / table.max_abs)
     return Diagnosis(
         table=table,
         weights=_weight_table(model, gradients),
         first=recorder.first,
-        first_gradient=recorder.first_gradient if math.isfinite(number) else None,
-        loss=number,
+        first_gradient=recorder.first_gradient if math.isfinite(loss_value) else None,
+        loss=loss_value,
         skipped=skipped + _uncalled_modules(places, set(table["where"]), sites or ()),
         norm_sites=sites_for_norms(model),
         largest=recorder.largest,
@@ -172,10 +177,10 @@ def examine(
 def _default_loss(output: object) -> tuple[Tensor, str]:
     if isinstance(getattr(output, "loss", None), Tensor):
         return output.loss, "the model's own loss"
-    tensor = first_tensor(output, floating=True)
+    tensor = first_tensor(output, skip_integers=True)
     if tensor is None:
         raise ValueError(
-            f"the model returns {type(output).__name__}, in which there is no tensor of floats: "
+            f"the model returns {type(output).__name__}, which contains no floating-point tensor: "
             "give a loss"
         )
     return (
@@ -184,46 +189,54 @@ def _default_loss(output: object) -> tuple[Tensor, str]:
     )
 
 
-def check_loss(value: object) -> None:
+def check_loss(loss: object) -> None:
     """Raise ValueError unless the loss is a tensor of one number."""
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = tuple(loss.shape) if isinstance(loss, Tensor) else shown(loss)
         raise ValueError(f"the loss must be a tensor of one number, got {got}")
 
 
-def _gradients(value: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the gradient of each parameter, and the reason if there are none; `.grad` is kept."""
-    learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    try:
-        grads = torch.autograd.grad(value.sum(), list(learned.values()), allow_unused=True)
-    except (RuntimeError, ValueError) as error:  # all weights are frozen, or there is no derivative
-        return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
-    return {name: grad for name, grad in zip(learned, grads, strict=True) if grad is not None}, []
+def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
+    """Return a map from each parameter's name to its gradient, and a list of texts on what was
+    skipped: one text with the reason if no gradient can be computed, else none.
 
-
-def _uncalled_modules(places: list[Place], called: set[str], named: Iterable[str]) -> list[str]:
-    """Return a sentence on the sites whose modules were not called, in a list; [] if all were.
-
-    named: the sites that the caller named. Raises ValueError if no module of such a site was
-    called.
+    source: how the loss was computed, in words. `.grad` is not changed.
     """
-    missing = [place for place in places if place.where not in called]
-    for site in named:
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    try:
+        grads = torch.autograd.grad(loss.sum(), list(weights.values()), allow_unused=True)
+    # raised if all weights are frozen, or if the loss is not differentiable
+    except (RuntimeError, ValueError) as error:
+        return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
+    return {name: grad for name, grad in zip(weights, grads, strict=True) if grad is not None}, []
+
+
+def _uncalled_modules(
+    places: list[Place], called_paths: set[str], requested_sites: Iterable[str]
+) -> list[str]:
+    """Return a list with one sentence on the sites whose modules were not called, or [] if all
+    modules were called.
+
+    requested_sites: the sites that the user of `diagnose` gave. Raises ValueError if no module of
+    one of these sites was called.
+    """
+    uncalled = [place for place in places if place.where not in called_paths]
+    for site in requested_sites:
         paths = [place.where for place in places if place.site == site]
-        if called.isdisjoint(paths):
+        if called_paths.isdisjoint(paths):
             raise ValueError(
                 f"site {site!r}: none of its modules was called in this pass "
-                f"({', '.join(paths[:NAMED_MODULES])}): the model skips them, passes them no "
-                "floats, or uses their weights without calling them; name modules that are called, "
-                "such as those in the table of diagnose without `sites`"
+                f"({', '.join(paths[:MAX_NAMED_MODULES])}): the model skips these modules, passes "
+                "them no floats, or uses their weights without calling them; give a pattern of "
+                "modules that are called, such as those in diagnose(model, batch).table"
             )
-    sites = ", ".join(dict.fromkeys(place.site for place in missing))
-    names = ", ".join(place.where for place in missing[:NAMED_MODULES])
+    sites = ", ".join(dict.fromkeys(place.site for place in uncalled))
+    names = ", ".join(place.where for place in uncalled[:MAX_NAMED_MODULES])
     line = (
-        f"sites {sites} ({plural(len(missing), 'module')}: {names}), because they are not called; "
-        "a fused kernel or torch.compile may hide them"
+        f"sites {sites} ({plural(len(uncalled), 'module')}: {names}), because these modules are "
+        "not called; a fused kernel or torch.compile may hide the calls"
     )
-    return [line] if missing else []
+    return [line] if uncalled else []
 
 
 def _weight_table(model: nn.Module, gradients: dict[str, Tensor]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Figures of the clinic: magnitudes in one pass, the steps before a failure, and cures."""
+"""Draw figures: magnitudes in one pass, the steps before a failure, and compared treatments."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from mambanorm_study.figures.style import (
     whole_ticks,
 )
 
-PANELS_ACROSS, MOST_PANELS = 4, 12
+PANELS_PER_ROW, MAX_PANELS = 4, 12
 LINES = {
     "rms": dict(color=COMBINATION, marker="o", label="RMS"),
     "p999": dict(color=GREY, marker="s", linestyle="--", label="99.9 %"),
@@ -27,29 +27,31 @@ FAILURE_PANELS = {
     "loss": "loss",
     "grad_norm": "norm of all gradients",
     "rms": "RMS of a layer's output",
-    "grad_rms": "RMS of its gradient",
+    "grad_rms": "RMS of the output's gradient",
 }
 
 
 @styled
 def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
-    """Return a figure of magnitude over depth, with one panel per site, at most 12.
+    """Return a figure of magnitude over depth, with one panel per site, for at most 12 sites.
 
     table: the table of a Diagnosis.
     """
     sites = list(dict.fromkeys(table.site))
-    shown = [sites[i] for i in spaced_indices(len(sites), MOST_PANELS)]
-    fig, axes = panel_grid(max(len(shown), 1), PANELS_ACROSS, row_height=1.9, extra_height=0.8)
-    for ax, site in zip(axes, shown, strict=False):
+    drawn_sites = [sites[i] for i in spaced_indices(len(sites), MAX_PANELS)]
+    fig, axes = panel_grid(
+        max(len(drawn_sites), 1), PANELS_PER_ROW, row_height=1.9, extra_height=0.8
+    )
+    for ax, site in zip(axes, drawn_sites, strict=False):
         _depth_panel(ax, table[table.site == site], site)
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
     return finish(
         fig,
         title,
         "one batch, one pass",
-        f"grey line: float16's largest, {FLOAT16_MAX:,.0f}",
-        "red background: values that are not finite",
-        f"{len(shown)} of {len(sites)} sites" if len(shown) < len(sites) else "",
+        f"grey line: float16's largest number, {FLOAT16_MAX:,.0f}",
+        "red background: some values are not finite",
+        f"{len(drawn_sites)} of {len(sites)} sites" if len(drawn_sites) < len(sites) else "",
     )
 
 
@@ -71,7 +73,8 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
 
 @styled
 def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: str = "") -> Figure:
-    """Return a figure of the steps before a failure: loss, gradients, and five layers.
+    """Return a figure of the steps before a failure, with four panels: the loss, the norm of all
+    gradients, and for at most five layers the RMS of the output and of the output's gradient.
 
     steps, layers: the frames of a Report.
     """
@@ -79,7 +82,7 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
     depths = [depths[i] for i in spaced_indices(len(depths), 5)]
     layers = layers[layers.depth.isin(depths)]
     whole_model = steps.assign(depth=0)
-    fig, axes = panel_grid(len(FAILURE_PANELS), PANELS_ACROSS, row_height=2.9)
+    fig, axes = panel_grid(len(FAILURE_PANELS), PANELS_PER_ROW, row_height=2.9)
     for ax, (column, label) in zip(axes, FAILURE_PANELS.items(), strict=True):
         frame = whole_model if column in whole_model else layers
         lines = frame.groupby(["step", "depth"])[column].last().unstack().dropna(axis=1, how="all")
@@ -94,7 +97,7 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
         ax.set(xlabel="step", ylabel=label)
     if depths:
         axes[2].legend(fontsize=6.5)
-    return finish(fig, title, caption, "red background: not finite")
+    return finish(fig, title, caption, "red background: the value is not finite")
 
 
 def _mark_non_finite(ax: Axes, positions) -> None:
@@ -104,12 +107,13 @@ def _mark_non_finite(ax: Axes, positions) -> None:
 
 @styled
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
-    """Return a figure with one panel per treatment, one line per seed, and a cross at a failure.
+    """Return a figure of training losses: one panel per treatment, and in it one line per seed.
 
-    curves: one row per treatment, seed and finite step, with bits. ends: one row per treatment and
-    seed, with failed.
+    A cross marks the last finite step of a run that failed. curves: one row per finite step, with
+    the columns treatment, seed, step and bits (the loss). ends: one row per run, with the columns
+    treatment, seed and failed (True or False).
     """
-    label = "training loss (bits a character)"
+    label = "training loss (bits per character)"
     curves = (
         ends[["treatment", "seed", "failed"]]
         .merge(curves[["treatment", "seed", "step", "bits"]], how="left")
@@ -122,13 +126,13 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
         label,
         "run",
         panel="treatment",
-        across=PANELS_ACROSS,
+        across=PANELS_PER_ROW,
         row_height=2.7,
         linewidth=1.2,
     )
     for ax, (treatment, rows) in zip(axes, ends.groupby("treatment", sort=False), strict=True):
-        failed = curves[(curves.treatment == treatment) & curves.failed]
-        last = failed.groupby("seed").last()
-        ax.plot(last.step, last[label], "X", color=NO_NORM, markersize=7, zorder=4)
+        failed_curves = curves[(curves.treatment == treatment) & curves.failed]
+        last_rows = failed_curves.groupby("seed").last()
+        ax.plot(last_rows.step, last_rows[label], "X", color=NO_NORM, markersize=7, zorder=4)
         ax.set_title(f"{treatment}\n{rows.failed.sum()} of {len(rows)} fail", fontsize=9)
     return finish(fig, title, "red cross: the last finite step of a run that fails", *caption)

@@ -1,6 +1,6 @@
 """`load_mamba_checkpoint`: load a checkpoint of mamba-ssm or transformers into a LanguageModel.
 
-Sizes and norms are read from the tensors; everything else is in the checkpoint's config.
+Sizes and types of norms are read from the tensors; all other settings are in the config.
 
 Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and
 `modeling_*.py`; state-spaces/mamba `models/config_mamba.py`, `modules/mamba2.py`.
@@ -26,13 +26,13 @@ EMBEDDING = "backbone.embedding.weight"
 HEAD = "lm_head.weight"
 LAYER = "backbone.layers.0."
 NEEDED = (
-    "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, with "
-    "its shards joined and without the prefixes of a wrapper (PEFT, DDP, torch.compile)"
+    "give the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, with all "
+    "shards joined and without the prefixes of a wrapper (PEFT, DDP, torch.compile)"
 )
-ERROR_LENGTH = 600  # characters of torch's error to show
+ERROR_LENGTH = 600  # longest shown part of torch's error message, in characters
 
 FAMILIES = ("mamba", "mamba2", "falcon_mamba")  # supported values of transformers' model_type
-# Fields of a config that change the logits, and their supported values.
+# Fields of a transformers config that change the logits → the supported values of each field.
 SUPPORTED_VALUES = {
     "hidden_act": ("silu", "swish"),
     "use_bias": (False,),
@@ -46,7 +46,7 @@ SUPPORTED_VALUES = {
         None,
     ),
 }
-# Fields that the tensors do not show: mamba-ssm's name, transformers' name.
+# Name of a config field in mamba-ssm → its name in transformers, for fields not shown by tensors.
 MAMBA_SSM_FIELDS = {
     "ngroups": "n_groups",
     "activation": "hidden_act",
@@ -62,25 +62,26 @@ def load_mamba_checkpoint(
 ) -> LanguageModel:
     """Return the language model of a checkpoint of Mamba-1, Mamba-2 or Falcon-Mamba, in float32.
 
-    state_dict: with the parameter names of mamba-ssm or of transformers. They show the sizes, the
-    type of the norms (RMSN or LN), the norm after Mamba-2's gate, and whether embedding and head
-    are tied. hf_config: the checkpoint's config, of transformers or mamba-ssm, as an object, a
-    dict, or the path of a config.json. It has what tensors do not show: ε, Mamba-2's n_groups, and
-    whether the model is a Falcon-Mamba, which has norms on B, C and Δ. It is refused if activation,
-    biases or limits on Δ differ from the defaults. config: arguments of LanguageModel, which take
-    precedence.
+    state_dict: the checkpoint's tensors under the parameter names of mamba-ssm or transformers. The
+    tensors show the sizes, the type of the norms (RMSN or LN), whether Mamba-2 has a norm after its
+    gate, and whether embedding and head are tied. hf_config: the checkpoint's config, as an object,
+    a dict, or the path of a config.json, in the format of transformers or mamba-ssm. The config has
+    the settings that the tensors do not show: ε, Mamba-2's n_groups, and whether the model is a
+    Falcon-Mamba, which has norms on B, C and Δ. config: arguments of LanguageModel, which take
+    precedence over hf_config and the tensors.
 
-    Pass hf_config whenever there is one. Without it, ε is 1e-5 and the activation SiLU; a Mamba-2
-    needs `n_groups=`; and a Falcon-Mamba is taken for a Mamba-1, which has the same tensors, with a
-    warning unless `arm=` is given.
+    Pass hf_config if the checkpoint has one. Without hf_config, ε is 1e-5 and the activation is
+    SiLU; a Mamba-2 needs `n_groups=`; and a Falcon-Mamba is loaded as a Mamba-1, because both have
+    the same tensors. A warning says so, unless `arm=` is given.
 
-    Raises ValueError for tensors that are missing, unexpected or of another shape, and for a config
-    that is not supported.
+    Raises ValueError for tensors that are missing, unexpected or of a wrong shape, and for a config
+    that is not supported: for example, if activation, biases or limits on Δ differ from the
+    defaults.
     """
     if not isinstance(state_dict, Mapping):
         raise ValueError(
-            f"a state dict maps names to tensors, got {shown(state_dict)}: use "
-            "read_checkpoint(path) first"
+            f"a state dict maps names to tensors, got {shown(state_dict)}: call "
+            "read_checkpoint(path) to read it from a file"
         )
     state = {
         re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): tensor
@@ -111,7 +112,7 @@ def load_mamba_checkpoint(
     with torch.random.fork_rng(devices=[]):
         model = LanguageModel(**arguments)
     try:
-        model.load_state_dict(state)  # each block accepts mamba-ssm's names
+        model.load_state_dict(state)  # each block also accepts the parameter names of mamba-ssm
     except RuntimeError as error:
         raise ValueError(f"{shorten(str(error), ERROR_LENGTH)}; {NEEDED}") from None
     return model
@@ -126,17 +127,18 @@ def _check_tensors(state: Mapping[str, Tensor]) -> None:
         )
     if LAYER + "in_proj.weight" in state:
         raise ValueError(
-            "these are tensors of this kit's LanguageModel, which do not show its norms: create "
-            "the model with its arm, then call model.load_state_dict(…). A file written by "
-            "clinic.watch contains the arm, too: call clinic.load_model(path)"
+            "these are tensors of this kit's LanguageModel, which do not show the model's norms: "
+            "create the model with its arm, then call model.load_state_dict(…). If clinic.watch "
+            "wrote the file, the file also contains the arm: call clinic.load_model(path)"
         )
 
 
 def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> dict[str, Any]:
-    """Return the arguments of LanguageModel that the tensors show, read from the first layer.
+    """Return the arguments of LanguageModel that follow from the shapes of the tensors.
 
-    n_groups: needed for Mamba-2, because its B and C have n_groups · d_state channels. Raises
-    ValueError if it is missing, or a tensor is.
+    Widths are read from the first layer. n_groups: required for Mamba-2, because the shapes only
+    show n_groups · d_state, the number of channels of B and of C. Raises ValueError if n_groups or
+    a tensor is missing.
     """
     layers = {name.split(".")[2] for name in state if name.startswith("backbone.layers.")}
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
@@ -176,13 +178,14 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
 
 
 def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arm, the final norm and the norms' options."""
+    """Return the arguments of LanguageModel about norms: arm, final_norm and norm_options."""
     arm = "LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None"
     options: dict[str, Any] = {"eps": fields.get("layer_norm_epsilon", 1e-5)}
-    if family == "falcon_mamba":  # it has RMSN on B, C and Δ, without weights and with another ε
+    # Falcon-Mamba also has RMSN on B, C and Δ, without weights and with a separate ε
+    if family == "falcon_mamba":
         arm += "+B:RMSN+C:RMSN+delta:RMSN"
-        inner = {"affine": False, "eps": fields.get("mixer_rms_eps", 1e-6)}
-        options |= {"B": inner, "C": inner, "delta": inner}
+        inner_options = {"affine": False, "eps": fields.get("mixer_rms_eps", 1e-6)}
+        options |= {"B": inner_options, "C": inner_options, "delta": inner_options}
     elif LAYER + "mixer.norm.weight" in state:
         arm += "+gated:RMSN"
     return {
@@ -196,8 +199,8 @@ def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
     shape = tuple(state[name].shape) if name in state else ()
     if len(shape) != axes.count(", ") + 1 or 0 in shape:
         raise ValueError(
-            f"needed is {name} of shape {axes}, got {shape or 'none'}; the first tensors are "
-            f"{', '.join(list(state)[:4]) or 'none'}; {NEEDED}"
+            f"a tensor {name} of shape {axes} is needed, got {shape or 'none'}; the first tensors "
+            f"of the checkpoint are {', '.join(list(state)[:4]) or 'none'}; {NEEDED}"
         )
     return shape
 
@@ -207,22 +210,27 @@ def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
 
 
 def _read_config(hf_config: object) -> dict[str, Any]:
-    """Return the fields of a checkpoint's config under transformers' names, {} for None.
+    """Return the fields of a checkpoint's config under their names in transformers, {} for None.
 
-    Raises ValueError for another architecture and for a value that is not supported.
+    Raises ValueError for an architecture or a value that is not supported.
     """
     if hf_config is None:
         return {}
     fields = config_fields(hf_config)
-    if "ssm_cfg" in fields:  # mamba-ssm's
-        ssm = {"layer": "Mamba1", **(fields["ssm_cfg"] or {})}
+    if "ssm_cfg" in fields:  # the config is in mamba-ssm's format
+        ssm_fields = {"layer": "Mamba1", **(fields["ssm_cfg"] or {})}
         tie = {"tie_word_embeddings": fields.get("tie_embeddings")}
-        fields = {MAMBA_SSM_FIELDS.get(name, name): value for name, value in ssm.items()}
-        fields = {"n_groups": 1, **tie, **fields, "model_type": MAMBA_SSM_LAYERS.get(ssm["layer"])}
+        fields = {MAMBA_SSM_FIELDS.get(name, name): value for name, value in ssm_fields.items()}
+        fields = {
+            "n_groups": 1,
+            **tie,
+            **fields,
+            "model_type": MAMBA_SSM_LAYERS.get(ssm_fields["layer"]),
+        }
     if fields.get("model_type") not in FAMILIES:
         raise ValueError(
-            f"hf_config is of model_type {shown(fields.get('model_type'))}; supported are language "
-            "models of Mamba-1, Mamba-2 and Falcon-Mamba"
+            f"model_type {shown(fields.get('model_type'))} in hf_config is not supported, only "
+            "language models of Mamba-1, Mamba-2 and Falcon-Mamba"
         )
     for name, allowed in SUPPORTED_VALUES.items():
         if fields.get(name, allowed[0]) not in allowed:
@@ -235,8 +243,8 @@ def _read_config(hf_config: object) -> dict[str, Any]:
 def config_fields(hf_config: object) -> dict[str, Any]:
     """Return the fields of a config as a dict.
 
-    hf_config: a config of transformers, a dict, or the path of a config.json or of its folder.
-    Raises ValueError if the file is not in JSON format.
+    hf_config: a config object of transformers, a dict, or the path of a config.json or of the
+    folder that contains it. Raises ValueError if the file is not in JSON format.
     """
     if hasattr(hf_config, "to_dict"):
         return hf_config.to_dict()
@@ -247,4 +255,4 @@ def config_fields(hf_config: object) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no config of a checkpoint: {error}") from None
+        raise ValueError(f"{path} is not the config of a checkpoint: {error}") from None

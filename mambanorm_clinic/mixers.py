@@ -1,9 +1,10 @@
-"""Mamba mixers of other libraries: where their sites are, and faults of their A and Δ.
+"""Mamba mixers of other libraries: recognize them, find their sites, and find faults of A and Δ.
 
-A mixer is recognized by its parts. Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba; mamba-ssm)
-has in_proj, x_proj, dt_proj and out_proj; Mamba-2 has in_proj, norm and out_proj. A part may be
-wrapped or replaced (LoRA, quantization), so widths are not read from its weight. transformers and
-mamba-ssm read dt_proj.weight directly if it exists, which bypasses an adapter on dt_proj.
+A mixer is recognized by its submodules. A Mamba-1 mixer (in transformers' Mamba, Falcon-Mamba and
+Jamba, and in mamba-ssm) has in_proj, x_proj, dt_proj and out_proj; a Mamba-2 mixer has in_proj,
+norm and out_proj. LoRA or quantization may wrap or replace a submodule, so the submodule's weight
+does not show its width. transformers and mamba-ssm read dt_proj.weight directly if that weight
+exists, which bypasses an adapter on dt_proj.
 """
 
 from collections import defaultdict
@@ -22,28 +23,30 @@ from mambanorm_study.basics.text import plural
 
 MAMBA_1 = {"in_proj", "x_proj", "dt_proj", "out_proj"}
 MAMBA_2 = {"in_proj", "norm", "out_proj"}
-# Jamba's norms after x_proj, and the names of their outputs' sites.
+# Jamba's norms after x_proj → the names of the sites at the norms' outputs.
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
-# Training moves Δ, so it may lie outside DT_MIN…DT_MAX by this factor.
-SLACK = 2.0
+# Training changes Δ, so a Δ is usual if it is between DT_MIN / DT_TOLERANCE and
+# DT_MAX · DT_TOLERANCE.
+DT_TOLERANCE = 2.0
 
 NEW_A_LOG = (
-    "initialize A_log again: mambanorm.block.initial_A_log(E, N), which is log 1 … log N, in "
-    "Mamba-2 the log of numbers drawn from 1…16; no weight decay for it"
+    "initialize A_log again: in Mamba with mambanorm.block.initial_A_log(E, N), which is log 1 … "
+    "log N, in Mamba-2 with the log of random numbers from 1…16; exclude A_log from weight decay"
 )
 NEW_DT_BIAS = (
-    "initialize the bias (dt_proj.bias or dt_bias) again: mambanorm.block.init_dt_bias(bias); let "
-    "an outer model.apply leave modules inside a Mamba block alone"
+    "initialize the bias (dt_proj.bias or dt_bias) again: mambanorm.block.init_dt_bias(bias); if "
+    "you call model.apply to initialize weights, skip the modules inside a Mamba block"
 )
 
 
 class Place(NamedTuple):
-    """Where to find a site: the input or an output of a module, or a part of it.
+    """The place of a site in a model: the input or output of a module, or some of its channels.
 
-    site: the site's name. module: the module's path. side: "input" or "output". index: the tensor's
-    number, if the module takes or returns several. channels: the slice of the last axis that is the
-    site, None = all. depth: the number of the layer, from 1. derive: computes the site from that
-    tensor (for Δ and exp(ΔA)), None = the tensor is the site.
+    site: the site's name. module: the module's path. side: "input" or "output" of the module.
+    index: the position of the tensor if the module takes or returns several, from 0. channels:
+    (start, stop) of the slice of the last axis that holds the site, None for all channels. depth:
+    the number of the layer, from 1. derive: a function that computes the site from these channels
+    of the tensor (for Δ and exp(ΔA)); None means that these channels are the site.
     """
 
     site: str
@@ -56,18 +59,18 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return the module's path, followed by ":input" if the tensor is its input."""
+        """Return the module's path, followed by ":input" if the site is in the module's input."""
         return self.module if self.side == "output" else f"{self.module}:input"
 
     @property
     def where(self) -> str:
-        """Return the path that tables show: `path`, or for a derived site a path that ends in its
-        name.
+        """Return the path of the site for tables: `path` or, if the site is derived, the path of
+        the mixer followed by the site's name.
         """
         return self.path if self.derive is None else join(parent_of(self.module), self.site)
 
     def value(self, tensor: Tensor) -> Tensor:
-        """Return the site, given the module's input or output."""
+        """Return the value of the site. tensor: the input or output of the module."""
         part = tensor.detach()
         if self.channels is not None:
             part = part[..., slice(*self.channels)]
@@ -75,17 +78,17 @@ class Place(NamedTuple):
 
 
 def join(*names: str) -> str:
-    """Return the names joined by dots, without empty ones."""
+    """Return the names joined by dots, leaving out empty names."""
     return ".".join(filter(None, names))
 
 
 def parent_of(path: str) -> str:
-    """Return the path without its last name."""
+    """Return the path of a module's parent, which is the path without the last name."""
     return path.rpartition(".")[0]
 
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return path and module of each Mamba mixer of another library, by depth."""
+    """Return (path, module) of each Mamba mixer of another library, in order of depth."""
     kit_blocks = {block for _, block in blocks_of(model)}
     return [
         (path, module)
@@ -95,7 +98,7 @@ def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def version_of(module: nn.Module) -> int:
-    """Return 1 for a mixer of Mamba-1, 2 for one of Mamba-2, 0 for any other module."""
+    """Return 1 for a Mamba-1 mixer, 2 for a Mamba-2 mixer, 0 for any other module."""
     A_log = A_log_of(module)
     dims = 0 if A_log is None else A_log.dim()
     parts = set(module._modules)
@@ -105,7 +108,7 @@ def version_of(module: nn.Module) -> int:
 
 
 def places_in(mixer: nn.Module) -> list[Place]:
-    """Return the sites inside a mixer; their paths are relative to the mixer."""
+    """Return the places of the sites inside a mixer, with module paths relative to the mixer."""
     gated = Place("gated", "out_proj", "input")
     if version_of(mixer) == 2:
         return [
@@ -128,10 +131,9 @@ def places_in(mixer: nn.Module) -> list[Place]:
 
 @torch.no_grad()
 def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Return Δ, computed from dt as the mixer computes it.
+    """Return Δ, computed from the value at site "dt" in the same way as in the mixer.
 
-    A mixer of Mamba-1 multiplies dt by dt_proj's weight, or calls dt_proj if its weight is
-    quantized.
+    A Mamba-1 mixer multiplies dt by dt_proj's weight, or calls dt_proj if that weight is quantized.
     """
     if version_of(mixer) == 2:
         return F.softplus(dt + mixer.dt_bias)
@@ -144,11 +146,12 @@ def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
 
 
 def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
-    """Return exp(ΔA) for the slowest of a channel's N states, in the shape of Δ (…, L, channels).
+    """Return exp(ΔA) of each channel's slowest state, in the shape of Δ (…, L, channels).
 
-    The slowest state is the one that forgets least; only it is computed, to save memory. The result
-    is at least float32. In a block for images Δ has the four directions one after another along its
-    first axis, and A_log has one row per direction and channel.
+    The slowest of a channel's N states is the one that forgets least. Only the slowest states are
+    computed, to save memory. The result is in float32, or in float64 if Δ is. In a block for images
+    the four directions follow each other along the first axis of Δ, and A_log has one row per
+    direction and channel.
     """
     A_log = A_log_of(mixer).detach()
     dtype = torch.promote_types(delta.dtype, torch.float32)
@@ -161,19 +164,20 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------
-# the parameters
+# the parameters of mixers
 
 
 def A_log_of(module: nn.Module) -> Tensor | None:
-    """Return log(−A) of a mixer or of a block of this kit, None for another module.
+    """Return the parameter log(−A) of a mixer or of a block of this kit, None for other modules.
 
-    Attributes are not looked up, because a wrapper may forward the attributes of its inner module.
+    The parameter is not read as an attribute, because a wrapper may forward the attributes of the
+    module that it wraps.
     """
     return module._parameters.get("A_log", module._parameters.get("A_logs"))
 
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
-    """Return the bias of Δ, None if there is none or a quantized dt_proj hides it."""
+    """Return the bias of Δ, or None if there is none or a quantized dt_proj hides the bias."""
     dt_proj = module._modules.get("dt_proj")
     names = (module, "dt_bias"), (module, "dt_projs_bias"), (dt_proj, "bias")
     biases = [getattr(owner, name, None) for owner, name in names]
@@ -182,10 +186,11 @@ def delta_bias_of(module: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
-    """Return the faults of "A" (A_log) and "delta" (the bias of Δ), by these two names.
+    """Return the faults of A_log under the key "A", and those of the bias of Δ under "delta".
 
-    Each symptom names the first layer with the fault, and counts the layers. Parameters that are
-    not finite are skipped, because rules.py reports them.
+    A key is missing if no layer has such a fault. Each symptom names the first layer with the fault
+    and the number of such layers. Layers in which one of these parameters is not finite are
+    skipped, because rules.py reports them.
     """
     faults = defaultdict(list)
     for path, module in model.named_modules():
@@ -195,18 +200,21 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
         delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
         low, high = float(delta.min()), float(delta.max())
         fastest = float(A_log.double().exp().max())
-        # DT_MAX at least, because with a small Δ every state keeps its input for long
+        # a Δ below DT_MAX is replaced by DT_MAX: with a small Δ even a sound state forgets slowly
         if fastest * max(DT_MAX, high) < NEGLIGIBLE:
             message = (
-                f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan sums "
-                "up its input and never forgets"
+                f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan only "
+                "sums up its input and forgets nothing"
             )
             faults["A"].append(Symptom("serious", path, message, NEW_A_LOG, FAILURE_SOURCE))
         is_constant = len(delta) > 1 and high - low <= 1e-6 * high
-        if is_constant or not ((delta > DT_MIN / SLACK) & (delta < DT_MAX * SLACK)).any():
+        if (
+            is_constant
+            or not ((delta > DT_MIN / DT_TOLERANCE) & (delta < DT_MAX * DT_TOLERANCE)).any()
+        ):
             message = (
-                f"Δ from its bias lies in {low:.3g}…{high:.3g}; usual are {DT_MIN}…{DT_MAX}, "
-                "different by channel"
+                f"softplus of the bias of Δ lies in {low:.3g}…{high:.3g}; usual are values in "
+                f"{DT_MIN}…{DT_MAX} that differ from channel to channel"
             )
             faults["delta"].append(Symptom("warning", path, message, NEW_DT_BIAS, FAILURE_SOURCE))
     return {

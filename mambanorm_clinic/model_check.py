@@ -1,10 +1,10 @@
-"""`check_model`: find the faults that `diagnose` finds, and mistakes with norms.
+"""`check_model`: find mistakes in the use of norms, besides the faults that `diagnose` finds.
 
-The checks are those of the guide (source S4); its checks 2, 3 and 10 ask what the model is for, so
-`recommend` answers them. Norms are recognized by their classes and judged by their effect: each is
-run again on its input together with other rows, and on other inputs. To find the module before a
-norm, tensors are traced by their memory, so F.relu, .contiguous() and pad_packed_sequence between
-the two hide it.
+The checks have the numbers of the guide's checks (source S4). Checks 2, 3 and 10 ask for what the
+model is used, so `recommend` answers them instead. Norms are recognized by their classes. To see
+what a norm does, the check runs the norm again: on its input with more rows, and on other inputs.
+To find the module before a norm, the check compares the memory addresses of tensors. This fails if
+F.relu, .contiguous() or pad_packed_sequence, which are no modules, are called between the two.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mambanorm_clinic.symptoms import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
 
+# Part of a norm's class name → the kind of norm.
 KINDS = {
     "BatchNorm": "BN",
     "InstanceNorm": "IN",
@@ -41,21 +42,23 @@ KINDS = {
 }
 TORCH_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
-# Modules that are skipped when the module before a norm is searched.
+# Modules that are skipped in the search for the module before a norm.
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
-# Two outputs differ if their relative change is above this. Rounding changes them less.
+# Two outputs differ if their relative change is above this value. Rounding errors are smaller.
 SMALLEST_CHANGE = 1e-5
-# A norm is constant if its outputs for noise and for −noise differ by less than this, times the
-# gain.
-CONSTANT = 1e-3
+# A norm is called constant if its outputs for noise and for −noise differ by less than this value
+# times the norm's gain.
+CONSTANT_LIMIT = 1e-3
 
 
 def norm_kind(module: nn.Module) -> str:
-    """Return BN, IN, GN, LN, RMSN, or the class name of another norm of this kit; "" for no norm.
+    """Return "BN", "IN", "GN", "LN" or "RMSN" for a norm of these kinds, the class name for another
+    norm of this kit, and "" for a module that is not a norm.
 
-    Norms of other libraries are recognized by the names of their classes. A module with children is
-    no norm, unless its class is derived from a norm of torch (as timm's norms with an activation).
+    A norm of another library is recognized by the names of its class and base classes. A module
+    with children does not count as a norm, unless its class is derived from a norm of torch, such
+    as timm's norms with an activation.
     """
     name = type(module).__name__
     if isinstance(module, Norm):
@@ -69,10 +72,11 @@ def norm_kind(module: nn.Module) -> str:
 
 @dataclass
 class ModuleRun:
-    """One call of a module.
+    """One call of a module in a forward pass.
 
-    inputs: the inputs, stored for norms only. source: the call of the module that made the input,
-    None if it is not known. shape: the shape of the input.
+    inputs: the values of all arguments, stored only if the module is a norm, else []. source: the
+    call of the module that computed the input, None if that call is not known. shape: the shape of
+    the input.
     """
 
     path: str
@@ -82,48 +86,55 @@ class ModuleRun:
     shape: tuple[int, ...] = ()
 
     def output_for(self, inputs: list) -> Tensor:
-        """Return the module's output for other inputs, in float64."""
+        """Run the module on the given inputs, and return its output in float64."""
         return first_tensor(self.module(*inputs)).double()
 
 
 @torch.no_grad()
 def mixes_rows(norm: ModuleRun) -> bool:
-    """Return True if the norm's output for a row depends on the other rows of the batch."""
+    """Return True if the norm's output for one row depends on the other rows of the batch."""
     try:
         more_rows = map_tensors(add_rows, norm.inputs)
         return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
-    except (ValueError, RuntimeError):  # the number of rows is fixed, or too small for training
+    except (ValueError, RuntimeError):  # the norm refuses more rows, or too few values for training
         return False
 
 
-def differ(one: Tensor, other: Tensor) -> bool:
-    """Return True if two outputs differ by more than rounding errors, in the rows of the first."""
-    change = float((other[: len(one)] - one).abs().max())
-    return change > SMALLEST_CHANGE * float(one.abs().max().clamp(min=1e-3))
+def differ(output: Tensor, other_output: Tensor) -> bool:
+    """Return True if two outputs differ by more than rounding errors.
+
+    If other_output has more rows than output, the additional rows are ignored.
+    """
+    change = float((other_output[: len(output)] - output).abs().max())
+    return change > SMALLEST_CHANGE * float(output.abs().max().clamp(min=1e-3))
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return a tensor with twice as many rows; in a float tensor the new rows have new values."""
+    """Return x followed by the same number of new rows.
+
+    The new rows of a float tensor have other values than x; those of an integer tensor are copies.
+    """
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
 def replace_second_half(x: Tensor) -> Tensor:
-    """Return a tensor with the second half of its rows replaced by copies of the first row."""
+    """Return x with each row of its second half replaced by a copy of its first row."""
     half = len(x) // 2
     return torch.cat([x[:half], x[:1].expand_as(x[half:])])
 
 
 class ModelRun:
-    """One forward pass through a model.
+    """The record of one forward pass through a model, which the constructor runs.
 
-    norms: the calls of all norms. output: the model's output. last: the call of the module that
-    made the output, None if it is not known.
+    norms: the calls of all norms. output: the first tensor of the model's output. last: the call of
+    the module that computed this output, None if that call is not known.
     """
 
     def __init__(self, model: nn.Module, batch: object):
         self.norms: list[ModuleRun] = []
-        self._outputs: list[Tensor | None] = []  # kept, so that their memory is not used again
-        # maps the memory of an output to its call, so that views of the output are recognized
+        # keeps the outputs alive, so that no memory address is used twice
+        self._outputs: list[Tensor | None] = []
+        # maps the memory address of an output, which its views share, to the call that computed it
         self._made_by: dict[int, ModuleRun | None] = {}
         hooks = inspect_model(model, on_input=lambda *_: None, on_output=self._on_output)
         with hooks, torch.no_grad():
@@ -145,18 +156,18 @@ class ModelRun:
 
 
 def memory_of(value: Tensor | None) -> int:
-    """Return the address of a tensor's storage, or a unique number if it has none."""
+    """Return the memory address of a tensor's storage; `id(value)` if there is no such address."""
     if value is None or value.layout != torch.strided or not value.numel():
         return id(value)
     return value.untyped_storage().data_ptr()
 
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
-    """Return the faults of a model on one batch, the worst first.
+    """Return the faults that `diagnose` finds in a model, and mistakes in the use of norms.
 
-    These are the faults that `diagnose` finds and mistakes with norms. batch: as for `diagnose`.
-    evaluating: True if the model is to predict, False if it is to be trained. The model is not
-    changed. Raises the errors of `diagnose`.
+    The worst fault comes first. batch: as for `diagnose`. evaluating: True if the model is about to
+    predict, False if it is about to be trained. The model is not changed. Raises the same errors as
+    `diagnose`.
     """
     diagnosed = diagnose(model, batch).findings
     symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
@@ -173,21 +184,21 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
 
 
 def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find BatchNorm that is trained on batches of fewer than 8 rows (check 1)."""
-    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
-    if small:
-        n = small[0].shape[0]
+    """Find norms like BatchNorm that are trained on batches of fewer than 8 rows (check 1)."""
+    small_runs = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
+    if small_runs:
+        n = small_runs[0].shape[0]
         yield Symptom(
             "serious" if n <= 2 else "warning",
-            small[0].path,
-            f"BatchNorm is trained on batches of {n} ({plural(len(small), 'such norm')})",
-            "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model",
+            small_runs[0].path,
+            f"BatchNorm is trained on batches of {n} ({plural(len(small_runs), 'such norm')})",
+            "use GroupNorm, LN or larger batches; or freeze the statistics of a pre-trained model",
             "check 1, mistake 1",
         )
 
 
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find the order convolution, activation, norm (check 4)."""
+    """Find layers that apply convolution, activation and norm in this wrong order (check 4)."""
     source = norm.source
     if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
         return
@@ -198,31 +209,32 @@ def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
             "note",
             norm.path,
             f"the order is convolution, activation ({activation}), norm",
-            "convolution, norm, activation; or, in residual nets, norm, activation, convolution",
+            "use the order convolution, norm, activation or, in residual nets, norm, activation, "
+            "convolution",
             "check 4",
         )
 
 
 @torch.no_grad()
 def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find a norm whose output is the same for all inputs, because each statistic is computed from
-    one value; and GroupNorm with one channel per group.
+    """Find a norm whose output is the same for every input, and GroupNorm with one-channel groups.
 
-    A norm whose gain is initialized to 0 is not reported.
+    The output is the same if each statistic is computed from a single value. A norm whose gain is
+    initialized to 0 is not reported.
     """
     gain = getattr(norm.module, "weight", None)
-    size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
+    gain_size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
     noise = map_tensors(lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs)
-    negated = map_tensors(lambda x: -x if x.is_floating_point() else x, noise)
-    change = float((norm.output_for(noise) - norm.output_for(negated)).abs().max())
-    if change < CONSTANT * size:
+    negated_noise = map_tensors(lambda x: -x if x.is_floating_point() else x, noise)
+    change = float((norm.output_for(noise) - norm.output_for(negated_noise)).abs().max())
+    if change < CONSTANT_LIMIT * gain_size:
         yield Symptom(
             "serious",
             norm.path,
             f"{norm_kind(norm.module)} of {norm.shape} returns the same output for every input",
-            "no norm here, or a norm whose statistics are computed from more values (positions, "
-            "channels, fewer groups)",
-            "measured here",
+            "remove this norm, or use one whose statistics are computed from more values (over "
+            "positions, over channels, or with fewer groups)",
+            "measured on this batch",
         )
     elif isinstance(norm.module, nn.GroupNorm) and (
         1 < norm.module.num_groups == norm.module.num_channels
@@ -231,16 +243,16 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
             "note",
             norm.path,
             f"{norm.module.num_groups} groups of one channel each: this is InstanceNorm",
-            "fewer groups, or call it InstanceNorm",
+            "use fewer groups, or nn.InstanceNorm to make the choice visible",
             "GroupNorm",
         )
 
 
 @torch.no_grad()
 def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
-    """Find logits of earlier positions that change if the last id of each row is changed.
+    """Find a model whose logits at earlier positions change if the last id of each row is changed.
 
-    Only models from ids (B, L) to logits (B, L, V) are checked, and no masked language models.
+    Only models that map ids (B, L) to logits (B, L, V) are checked, except masked language models.
     """
     classes = " ".join(cls.__name__ for cls in type(model).__mro__)
     inputs = split_batch(batch)[0]
@@ -253,54 +265,54 @@ def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symp
     changed = ids.clone()
     changed[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
     changed_inputs = map_tensors(lambda x: changed if x is ids else x, inputs)
-    one, other = (y[:, :-1] for y in outputs_for(model, inputs, changed_inputs))
-    if not differ(one, other):
+    before, after = (y[:, :-1] for y in outputs_for(model, inputs, changed_inputs))
+    if not differ(before, after):
         return
     is_causal = re.search("CausalLM|LMHead", classes) or any(
         isinstance(part, LanguageModel) for part in model.modules()
     )
-    change = float((other - one).abs().max() / one.abs().max())
+    change = float((after - before).abs().max() / before.abs().max())
     exception = "" if is_causal else ", which is fine only for a masked model or a tagger"
     yield Symptom(
         "serious" if is_causal else "warning",
         "",
         f"the logits of earlier positions change by {100 * change:.2g} % if the last id is "
         f"changed: the model sees the ids that it is to predict{exception}",
-        "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to "
-        "each position",
-        "measured here",
+        "use norms over each token (LN, RMSN) and causal layers; compute statistics or sums over L "
+        "only up to the current position",
+        "measured on this batch",
     )
 
 
 def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
-    """Return the model's outputs for several batches, with the same dropout masks, in float64."""
+    """Return the model's output for each batch in float64, with the same dropout masks for all."""
     outputs = []
     for batch in batches:
         torch.manual_seed(0)
-        outputs.append(first_tensor(call_model(model, batch), floating=True).double())
+        outputs.append(first_tensor(call_model(model, batch), skip_integers=True).double())
     return outputs
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Find norms that use running statistics before any batch has updated them (check 6)."""
+    """Find norms that would use running statistics that no batch has updated yet (check 6)."""
     norms = {
         path: module
         for path, module in model.named_modules()
         if getattr(module, "running_mean", None) is not None
     }
-    unused = [
+    unused_paths = [
         path
         for path, module in norms.items()
         if (evaluating or (model.training and not module.training))
         and not module.running_mean.any()
         and (module.running_var == 1).all()
     ]
-    if unused:
+    if unused_paths:
         yield Symptom(
             "serious",
-            unused[0],
-            f"{len(unused)} of {len(norms)} norms have seen no batch: they evaluate with mean 0 "
-            "and variance 1",
+            unused_paths[0],
+            f"{len(unused_paths)} of {len(norms)} norms have seen no batch: in evaluation they use "
+            "mean 0 and variance 1",
             "train first, load the buffers with the weights, or run some batches in train mode",
             "check 6",
         )
@@ -308,13 +320,13 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find a model that is to predict, but whose output for a row depends on the other rows of the
-    batch or on dropout (check 7).
+    """Find a model that is about to predict, although its output for a row depends on the other
+    rows of the batch or on dropout (check 7).
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
     other_rows = map_tensors(replace_second_half, batch)
-    one, other = (y[: len(y) // 2] for y in outputs_for(model, batch, other_rows))
-    change = relative_change(other, one)
+    before, after = (y[: len(y) // 2] for y in outputs_for(model, batch, other_rows))
+    change = relative_change(after, before)
     norms = norms if change > SMALLEST_CHANGE else []
     dropouts = [
         path
@@ -324,31 +336,31 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
     if not norms and not dropouts:
         return
     where = "" if model.training else [*norms, *dropouts][0]
-    mode = "train mode" if model.training else "eval mode, but this part acts as in training"
+    mode = "train mode" if model.training else "eval mode, but this module acts as in training"
     effect = f"{plural(len(dropouts), 'dropout layer')} on"
     if norms:
         effect = (
-            f"the output for a row changes by {100 * change:.2g} % with other rows in the batch "
-            "(its second half replaced by copies of its first row)"
+            f"the output for a row changes by {100 * change:.2g} % if other rows of the batch "
+            "change (the second half of the batch was replaced by copies of the first row)"
         )
     yield Symptom(
         "serious",
         where,
         f"{mode}: {effect}",
-        "model.eval() before predicting; a norm without running statistics needs "
+        "call model.eval() before predicting; if a norm has no running statistics, create it with "
         "track_running_stats=True, or use GroupNorm",
         "check 7, mistake 3",
     )
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:
-    """Find an output (B, classes) that comes straight from a norm."""
+    """Find a model whose output (B, classes) is the output of a norm."""
     if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
         yield Symptom(
             "warning",
             run.last.path,
-            f"the output {tuple(run.output.shape)} comes straight from a norm, so its scale is "
-            "fixed: fine for features, not for logits or a regression",
-            "no norm behind the last linear layer",
+            f"the output {tuple(run.output.shape)} comes straight from a norm, so the scale of the "
+            "output is fixed: fine for features, not for logits or a regression",
+            "use no norm after the last linear layer",
             "when not to, 1",
         )

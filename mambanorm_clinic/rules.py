@@ -1,8 +1,8 @@
 """The rules that find the faults of a model in the record of one pass.
 
-Each rule yields symptoms: the fault with its number and its layer, advice, and the notebook that
-measured the fault. tests/mambanorm_clinic/test_diagnosis.py tests that the rules find nothing in
-sound models and find the fault in models with one.
+Each rule is a function that yields symptoms. A symptom describes one fault: a measured number, the
+layer, advice, and the notebook that measured the fault. tests/mambanorm_clinic/test_diagnosis.py
+tests that the rules find nothing in sound models and find each fault in a model that has it.
 """
 
 import math
@@ -26,11 +26,11 @@ from mambanorm_clinic.symptoms import (
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.growth import growth
 
-# Growth over depth is examined at the first of these sites that a model has.
-STREAM = ("residual", "branch")
-# A norm that bounds a site is inserted at the sites from which it is computed: for sites after the
-# scan, at the scan's inputs (notebook 14 tries both).
-SITES_IN_FRONT = {
+# Growth over depth is measured at the first of these sites that the model has.
+GROWTH_SITES = ("residual", "branch")
+# Site → the earlier sites at which norms are inserted to bound the values at this site. For sites
+# after the scan these are the scan's inputs (notebook 14 also tries a norm at the site itself).
+SITES_TO_NORMALIZE = {
     "dt": ("conv",),
     "delta": ("conv",),
     "B": ("conv",),
@@ -45,26 +45,27 @@ SITES_IN_FRONT = {
     "conv": ("n1",),
     "z": ("n1",),
 }
-# The scan's inputs and the sites after it: a NaN there comes from an overflow, even if the values
-# before it are small.
-AROUND_SCAN = set(SITES_IN_FRONT) - {"conv", "z"}
+# The sites that are inputs of the scan or come after it. A NaN at one of these sites comes from an
+# overflow, even if the values just before the NaN are small.
+AROUND_SCAN = set(SITES_TO_NORMALIZE) - {"conv", "z"}
 # Gradients vanish if the ratio of the first layers' gradients to the last layers' gradients is
-# below FLOW, and explode if it is above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are
-# not judged.
-FLOW = 1e-4
-FLOW_MATRICES = 8
-# Decades per 8 layers from which growth is reported. A sum of independent branches grows like √l,
-# which is 0.7.
+# below SMALLEST_RATIO, and explode if the ratio is above 1/SMALLEST_RATIO. Models with fewer than
+# FEWEST_MATRICES weight matrices are not checked.
+SMALLEST_RATIO = 1e-4
+FEWEST_MATRICES = 8
+# Growth is reported if it exceeds this number of decades per 8 layers. A sum of independent
+# branches grows like √l, by 0.7 decades.
 GROWTH_LIMIT = 1.0
-# If all magnitudes are smaller, a NaN is hardly due to an overflow: e⁸⁹ leaves float32's range.
+# If all magnitudes before a NaN are below this value, the NaN is probably not due to an overflow:
+# even exp(x) overflows in float32 only above x = 88.
 SMALL_VALUE = 80.0
 
-WIDER_TYPE = "use bfloat16 or float32 there, whose range ends at 3e38"
+WIDER_TYPE = "use bfloat16 or float32 for this tensor (their range ends at 3e38)"
 SOUND_STEP_SIZE = (
-    "look at Δ's bias first, whose softplus should lie in 0.001…0.1: go back to an earlier "
-    "checkpoint, or initialize the bias again by mambanorm.block.init_dt_bias(bias), then use a "
-    "lower learning rate and no weight decay for it. If the bias is sound, scale dt_proj.weight "
-    "down, in Mamba-2 in_proj's last rows."
+    "look at Δ's bias first: softplus(bias) should lie in 0.001…0.1. If it does not, go back to an "
+    "earlier checkpoint, or initialize the bias again with mambanorm.block.init_dt_bias(bias); "
+    "then use a lower learning rate, and no weight decay for the bias. If the bias is sound, scale "
+    "dt_proj.weight down (in Mamba-2 the last rows of in_proj.weight)."
 )
 NORM_EACH_BRANCH = (
     "for norm in clinic.insert_norm(model, 'branch', 'RMSN', batch).norms: "
@@ -72,27 +73,32 @@ NORM_EACH_BRANCH = (
 )
 SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of its output"
 HALVE_SUM = (
-    "This changes what the model computes, so continue the training. If the model adds two "
-    "directions that each contain their input, halve the sum instead, y = (f(x) + g(x)) / 2: no "
-    "norm inside the blocks cures that growth"
+    "This changes the model's outputs, so train the model further. If the model sums two "
+    "directions whose outputs both contain the input x, halve the sum instead, "
+    "y = (f(x) + g(x)) / 2: no norm inside the blocks cures that growth"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class PassRecord:
-    """The record of one pass through a model: the input of the rules.
+    """The record of one forward and backward pass through a model, which the rules examine.
 
-    table: one row per site, layer and call, in the order of execution, with depth (from 1), site,
-    where (the path); rms, max_abs, p999 and kurtosis (3 for a normal distribution) of the finite
-    values; nonfinite (the fraction of other values); room_float16 (how often the largest magnitude
-    can double within float16's range, negative if it is outside); and grad_rms. weights: one row
-    per parameter, with rms, nonfinite and grad_to_weight (‖gradient‖ / ‖W‖). first, first_gradient:
-    the first non-finite value of the forward pass and of the backward pass. skipped: what was not
-    examined, and why. norm_sites: the sites at which insert_norm can insert a norm into this model.
-    largest: maps the path of each site and of each module to the largest magnitude. broken_buffers:
-    the names of buffers that were not finite before the pass. parameter_symptoms: faults of the
-    mixers' parameters, "A" and "delta". in_bfloat16: True if the model computes in bfloat16, so
-    that values beyond float16's range are no fault.
+    table: one row per site, layer and call, in the order of execution. Its columns are depth (from
+    1), site and where (the path); rms, max_abs, p999 (the 99.9 % quantile of the magnitude) and
+    kurtosis (3 for a normal distribution) of the finite values; nonfinite, the fraction of
+    non-finite values; room_float16, the number of times that max_abs can double before it exceeds
+    float16's range (negative if it already does); and grad_rms, the RMS of the gradient.
+
+    weights: one row per parameter. Its columns are weight (the name), shape, rms, nonfinite and
+    grad_to_weight (‖gradient‖ / ‖weight‖).
+
+    first, first_gradient: the first non-finite value of the forward pass and of the backward pass,
+    None if all values are finite. skipped: texts on what was not examined and why. norm_sites: the
+    sites at which `insert_norm` can insert a norm into this model. largest: maps the path of each
+    site and of each module to the largest magnitude there. broken_buffers: the names of running
+    statistics that were not finite before the pass. parameter_symptoms: see
+    `mixers.parameter_symptoms`. in_bfloat16: True if the model computes in bfloat16, so that values
+    beyond float16's range are no fault.
     """
 
     table: pd.DataFrame
@@ -110,34 +116,34 @@ class PassRecord:
 
 def find_symptoms(record: PassRecord) -> Symptoms:
     """Return all faults that the rules find in the record of a pass, the worst first."""
-    lost = list(_lost_values(record))
-    dead = list(_dead_state(record))
-    symptoms = [*lost, *dead]
+    non_finite_weights = list(_non_finite_weights(record))
+    dead_states = list(_dead_state(record))
+    symptoms = [*non_finite_weights, *dead_states]
     symptoms += [
         symptom
         for parameter, symptom in record.parameter_symptoms.items()
-        if parameter == "A" or not dead  # the symptom of a dead state already names Δ
+        if parameter == "A" or not dead_states  # the symptom of a dead state already names Δ
     ]
-    if not lost:
-        symptoms += _non_finite(record)
-    if lost or dead:
+    if not non_finite_weights:
+        symptoms += _non_finite_activations(record)
+    if non_finite_weights or dead_states:
         unchecked = "sizes, growth and gradients, because the faults found may have changed them"
         return Symptoms(symptoms, [*record.skipped, unchecked])
-    symptoms += [*_beyond_float16(record), *_growth(record), *_flow(record.weights)]
+    symptoms += [*_beyond_float16(record), *_growth(record), *_gradient_flow(record.weights)]
     return Symptoms(symptoms, record.skipped)
 
 
-def _lost_values(record: PassRecord) -> Iterator[Symptom]:
-    lost = record.weights[record.weights.nonfinite > 0]
-    if len(lost):
-        first = lost.weight.iloc[0]
+def _non_finite_weights(record: PassRecord) -> Iterator[Symptom]:
+    broken = record.weights[record.weights.nonfinite > 0]
+    if len(broken):
+        first = broken.weight.iloc[0]
         yield Symptom(
             "serious",
             first,
-            f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite; the first is "
-            f"{first}. The cause can no longer be found",
-            "go back to an earlier checkpoint, because this one already holds non-finite weights; "
-            "clinic.watch keeps the last finite one",
+            f"{len(broken)} of {plural(len(record.weights), 'weight')} are not finite; the first "
+            f"is {first}. The cause can no longer be found",
+            "go back to an earlier checkpoint with finite weights; in the next training, "
+            "clinic.watch saves the last finite weights",
             FAILURE_SOURCE,
         )
     for name in record.broken_buffers:
@@ -145,22 +151,22 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             name,
             f"the buffer {name} is not finite before the pass begins",
-            "go back to an earlier checkpoint, or compute the buffer again: reset_running_stats() "
-            "of a norm, then some batches in train mode",
+            "go back to an earlier checkpoint, or compute the buffer again: call the norm's "
+            "reset_running_stats(), then run some batches in train mode",
             FAILURE_SOURCE,
         )
 
 
 def _dead_state(record: PassRecord) -> Iterator[Symptom]:
-    """Find the first layer whose state, in every channel, forgets everything from one position to
-    the next, or receives no input.
+    """Find the first layer with a dead state: in every channel, the state forgets everything from
+    one position to the next, or it receives no input.
     """
     table = record.table
     is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
-    dead = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
-    if dead.empty:
+    dead_rows = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
+    if dead_rows.empty:
         return
-    row = dead.iloc[0]
+    row = dead_rows.iloc[0]
     where = join(parent_of(row["where"]), "step_size")
     size = "0" if row.max_abs == 0 else f"at most {row.max_abs:.2g}"
     if row.site == "decay":
@@ -175,20 +181,20 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
         "serious",
         where,
         f"{place_text('step_size', row.depth, where)}: a dead state, in "
-        f"{plural(dead.depth.nunique(), 'layer')}. {effect}",
+        f"{plural(dead_rows.depth.nunique(), 'layer')}. {effect}",
         f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
         FAILURE_SOURCE,
     )
 
 
-def _non_finite(record: PassRecord) -> Iterator[Symptom]:
+def _non_finite_activations(record: PassRecord) -> Iterator[Symptom]:
     first = record.first
     gradient = record.first_gradient
     if first is not None:
         yield Symptom(
             "serious",
             first.where,
-            f"the first non-finite value of the forward pass is {first}{_value_before(first)}",
+            f"the first non-finite value of the forward pass is in {first}{_value_before(first)}",
             _advice_for(first, record.norm_sites),
             FAILURE_SOURCE,
         )
@@ -197,7 +203,7 @@ def _non_finite(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             "",
             f"every site is finite and the loss is {record.loss}",
-            "look at the loss function: a log of 0, or a mean of no values",
+            "look at the loss function: does it compute a log of 0, or a mean of no values?",
             FAILURE_SOURCE,
         )
     elif gradient is not None:
@@ -214,17 +220,20 @@ def _non_finite(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _value_before(value: NonFiniteValue) -> str:
-    """Return a clause on the tensor, or gradient, before a non-finite one; "" if there is none."""
+    """Return a clause on the last finite tensor (or gradient) before a non-finite one, or "" if
+    there is no such tensor.
+    """
     if not value.before:
         return ""
     before = f"{'the gradient of ' if value.in_gradient else ''}{place_text('', 0, value.before)}"
-    return f"; just before it {before} is finite, with largest magnitude {value.before_max:.3g}"
+    return f"; just before, {before} is finite, with largest magnitude {value.before_max:.3g}"
 
 
 def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
-    """Return what to try against a non-finite value of the forward pass.
+    """Return advice on a non-finite value of the forward pass.
 
-    Against an overflow: a wider type, a lower learning rate, and norms where the value comes from.
+    Against an overflow the advice is a wider type, a lower learning rate, and norms at the sites
+    from which the value is computed.
     """
     if first.where == ":input":
         return "look at the data: the model's input is not finite"
@@ -235,18 +244,21 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
             "overflow: look for a log or sqrt of a number below 0, or 0/0; clamp the argument or "
             "add an eps"
         )
-    after_scan = first.before_site in ("scan", "n2", "gated")  # the value itself is at no site
-    sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
+    after_scan = first.before_site in ("scan", "n2", "gated")  # then first may be at no site
+    sites = SITES_TO_NORMALIZE.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (
         f"{wider_type}go back to an earlier checkpoint and lower the learning rate (the weights "
-        "that clinic.watch writes are too late: they lead to this value again)."
+        "that clinic.watch writes are no help: they already lead to this non-finite value)."
         f"{_norms_to_insert(sites, norm_sites)}"
     )
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
-    """Return a sentence on norms at these sites, "" if insert_norm can insert none there."""
+    """Return a sentence that advises norms at these sites, "" if none can be inserted there.
+
+    norm_sites: the sites at which `insert_norm` can insert a norm into the model.
+    """
     calls = [
         f"clinic.insert_norm(model, {site!r}, 'RMSN', batch)"
         for site in sites
@@ -255,20 +267,22 @@ def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
     if not calls:
         return ""
     return (
-        " Norms that are inserted earlier, while all values are finite, bound these values in "
-        f"further training but do not cure this: {', '.join(calls)}"
+        " Norms that are inserted in a checkpoint in which all values are finite bound these "
+        f"values in further training, but do not cure this checkpoint: {', '.join(calls)}"
     )
 
 
 def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
-    sizes = pd.Series(record.largest, dtype=float)
-    beyond = sizes[sizes > FLOAT16_MAX]
-    if beyond.empty or record.in_bfloat16:
+    largest = pd.Series(record.largest, dtype=float)
+    too_large = largest[largest > FLOAT16_MAX]
+    if too_large.empty or record.in_bfloat16:
         return
-    where = beyond.index[0]
+    where = too_large.index[0]
     place = place_text("", 0, where)
-    # if a site has the same largest magnitude, it is the same tensor, and its name says more
-    sites = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
+    # a site with the same largest magnitude is the same tensor; the site's name tells more
+    sites = record.table[
+        record.table["where"].isin(too_large.index[too_large == too_large.iloc[0]])
+    ]
     if len(sites):
         row = sites.loc[sites.max_abs.idxmax()]
         where = row["where"]
@@ -276,18 +290,19 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
     yield Symptom(
         "warning",
         where,
-        f"{place} reaches {sizes[where]:.3g}, the first of "
-        f"{plural(len(beyond), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
-        f"{beyond.max():.3g}",
-        f"{WIDER_TYPE}: only float16 overflows; a norm after this tensor comes too late",
+        f"{place} reaches {largest[where]:.3g}, the first of "
+        f"{plural(len(too_large), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
+        f"{too_large.max():.3g}",
+        f"this overflows only in float16: {WIDER_TYPE}; a norm after this tensor does not help, "
+        "because it comes after the overflow",
         GROWTH_SOURCE,
     )
 
 
 def _growth(record: PassRecord) -> Iterator[Symptom]:
-    """Find growth of the residual stream's RMS over depth."""
+    """Find an RMS of the residual stream that grows too fast over depth."""
     table = record.table
-    site = next((site for site in STREAM if (table.site == site).any()), None)
+    site = next((site for site in GROWTH_SITES if (table.site == site).any()), None)
     layers = table[table.site == site].groupby("depth", sort=False)
     rms = layers.rms.max().dropna()  # in the order of execution
     if len(rms) < 4 or not (rms > 0).all():
@@ -308,29 +323,30 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
     )
 
 
-def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """Find gradients that vanish or explode.
+def _gradient_flow(weights: pd.DataFrame) -> Iterator[Symptom]:
+    """Find gradients that vanish or explode over depth.
 
-    The median RMS of the gradient over the first third of the weight matrices, in the order of
-    definition, is divided by the median over the last third.
+    Weight matrices are taken in the order of definition. The median RMS of the gradients of the
+    first third of them is compared with the median RMS of the gradients of the last third.
     """
-    # the backward pass does not go through A_log and VSS's projections: their gradients are small
+    # A_log and VSS's projections are left out: the backward pass does not go through these
+    # parameters, so their gradients are small
     is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
     matrices = weights[is_matrix.astype(bool)]
-    sizes = (matrices.rms * matrices.grad_to_weight).dropna()
-    # no gradient passes a matrix of zeros, with which some heads are initialized
-    if len(sizes) < FLOW_MATRICES or not (matrices.rms > 0).all():
+    grad_rms = (matrices.rms * matrices.grad_to_weight).dropna()
+    # no gradient passes through a matrix of zeros; some heads are initialized with zeros
+    if len(grad_rms) < FEWEST_MATRICES or not (matrices.rms > 0).all():
         return
-    third = len(sizes) // 3
-    first, last = sizes.iloc[:third].median(), sizes.iloc[-third:].median()
-    if last > 0 and not FLOW < first / last < 1 / FLOW:
+    third = len(grad_rms) // 3
+    first, last = grad_rms.iloc[:third].median(), grad_rms.iloc[-third:].median()
+    if last > 0 and not SMALLEST_RATIO < first / last < 1 / SMALLEST_RATIO:
         word = "vanish" if first < last else "explode"
         yield Symptom(
             "serious",
             matrices.weight.iloc[0],
             f"gradients {word}: the RMS of the first layers' gradients, {first:.1e}, is "
             f"{first / last:.1e} times the RMS of the last layers' gradients",
-            "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths; where "
-            "ReLU follows, He's initial weights",
+            "use a norm in each layer (BN in CNNs, pre-norm in Transformers) and residual paths; "
+            "before ReLU use He's initial weights",
             "notebook 11, check 8",
         )

@@ -1,21 +1,23 @@
-"""The sites of a model, and the recorder of one pass through it.
+"""The sites of a model, and a recorder of one pass through the model.
 
-A site is a named tensor: the input or the output of a module, or a part of it. These sites of the
-mixers in mixers.py are known:
+A site is a named tensor: the input or output of a module, or some of its channels. These sites are
+known in models with mixers that mixers.py recognizes:
 
-    x n1 branch residual    the block's input, its norm's output, the mixer's output, the block's
-                            output
+    x                       the block's input
+    n1                      the output of the block's norm
+    branch                  the mixer's output
+    residual                the block's output
     conv                    x_proj's input
-    dt B C                  parts of x_proj's output; Δ is computed from dt (R channels). dt_norm,
-                            B_norm and C_norm: the outputs of Jamba's norms of dt, B and C
-    step_size decay         Δ, and exp(ΔA) of the state that forgets most slowly; both are computed
-                            from dt, or from dt_norm
+    dt B C                  parts of x_proj's output; Δ is computed from dt (R channels)
+    dt_norm B_norm C_norm   the outputs of Jamba's norms of dt, B and C
+    step_size               Δ, computed from dt, or in Jamba from dt_norm
+    decay                   exp(ΔA) of each channel's state that forgets most slowly
     z                       the gate's half of in_proj's output
-    scan                    in Mamba-2 the input of its gated norm
+    scan                    in Mamba-2 the input of the gated norm
     gated                   out_proj's input
 
-The blocks of this kit report all of SITES (arms.py) themselves; `decay` is computed from their
-step_size.
+Blocks of this kit report the values at their SITES (arms.py) themselves; `decay` is computed from
+the reported step_size.
 """
 
 import math
@@ -42,7 +44,7 @@ from mambanorm_clinic.mixers import (
 )
 from mambanorm_clinic.symptoms import NonFiniteValue
 
-# Names of the norm before the mixer: in transformers and mamba-ssm, and in Jamba.
+# Names of the norm before the mixer: the first in transformers and mamba-ssm, the second in Jamba.
 NORM_NAMES = ("norm", "input_layernorm")
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
@@ -50,8 +52,8 @@ FLOAT16_MAX = torch.finfo(torch.float16).max
 def layers_of(model: nn.Module) -> list[nn.Module]:
     """Return the layers of a model, in order.
 
-    These are this kit's blocks, or the parts of the longest ModuleList or Sequential, or else the
-    model's children.
+    The layers are this kit's blocks, if the model has any; or else the elements of the longest
+    ModuleList or Sequential; or else the model's children.
     """
     if blocks_of(model):
         return [block for _, block in blocks_of(model)]
@@ -60,14 +62,17 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
-    """Return the tensors of a model that are to be described, layer by layer.
+    """Return the places of the sites that are to be described, layer by layer.
 
-    sites: maps each site to a pattern of module paths (see `matching`). None = the sites of known
-    mixers; in a model without known mixers and without blocks of this kit, the outputs of all
-    modules without children, where the site's name is the path with * instead of each number.
+    sites: maps the name of each site to a pattern of module paths (see `matching_places`). None
+    means the sites of all mixers that mixers.py recognizes. If the model has no such mixer and no
+    block of this kit, None means the outputs of all modules without children; the name of such a
+    site is the module's path with each number replaced by *.
     """
     if sites is not None:
-        return [place for site, path in sites.items() for place in matching(model, site, path)]
+        return [
+            place for site, path in sites.items() for place in matching_places(model, site, path)
+        ]
     places = [
         place
         for depth, (path, mixer) in enumerate(mixers_of(model), 1)
@@ -83,12 +88,13 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[
     ]
 
 
-def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
-    """Return the inputs or outputs of all modules that match a pattern, by depth.
+def matching_places(model: nn.Module, site: str, pattern: str) -> list[Place]:
+    """Return the places at the inputs or outputs of all modules that match a pattern, by depth.
 
-    pattern: such as "layers.*.mixer.out_proj:input". It matches a whole path or the end of one; `*`
-    stands for one name. After the colon comes input or output (the default). Raises ValueError if
-    no module matches.
+    site: the name of the site at these places. pattern: such as "layers.*.mixer.out_proj:input". It
+    matches a module's whole path or the end of the path; `*` matches one name. After the colon
+    comes input or output; without a colon the outputs are meant. Raises ValueError if no module
+    matches.
     """
     path, _, side = pattern.partition(":")
     if side not in ("", "input", "output"):
@@ -105,7 +111,7 @@ def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
 
 
 def _generalize(path: str) -> str:
-    """Return `layers.*.mixer` for `layers.3.mixer`."""
+    """Return a path with each number replaced by *: `layers.*.mixer` for `layers.3.mixer`."""
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
@@ -139,17 +145,19 @@ def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) 
 class PassRecorder:
     """Records the tensors of one forward and backward pass, in the order of execution.
 
-    While `recording` is open, it inspects the input and the output of every module, and every site
-    of this kit's blocks. Call `end_forward` between the forward and the backward pass.
+    While the context `recording` is open, the recorder inspects the inputs and outputs of all
+    modules, and the values at all sites of this kit's blocks. Call `end_forward` between the
+    forward and the backward pass.
 
-    places: the tensors to describe in `rows`. kit_sites: also describe the sites of this kit's
-    blocks. first, first_gradient: the first non-finite value of the forward pass and of the
-    backward pass, None if all are finite. largest: maps the path of each site and of each module's
-    output to its largest magnitude. rows: one row per described tensor and call; a derived tensor
-    (`Place.derive`) has no gradient. dtypes: of all tensors.
+    places: the places of the sites to describe in `rows`. kit_sites: True means that the sites of
+    this kit's blocks are described, too. first, first_gradient: the first non-finite value of the
+    forward pass and of the backward pass, None if all values are finite. largest: maps the path of
+    each site and of each module to the largest magnitude of the site or of the module's output.
+    rows: one row per described site and call; grad_rms is NaN if the site is derived (see
+    `Place.derive`). dtypes: the dtypes of all recorded tensors.
 
-    Attention masks contain −inf. So a tensor whose non-finite values are all −inf counts as the
-    first non-finite one only if the next tensor, or the loss, is not finite either.
+    Attention masks contain −inf. So if all non-finite values of a tensor are −inf, the tensor
+    counts as the first non-finite one only if the next tensor or the loss is not finite either.
     """
 
     places: Iterable[Place] = ()
@@ -161,15 +169,17 @@ class PassRecorder:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # path, largest magnitude and site of the last finite tensor
+        # path, largest magnitude and site of the last finite tensor, () before the first tensor
         self._previous: tuple = ()
         self._previous_gradient: tuple = ()
-        self._candidate: NonFiniteValue | None = None  # a mask, or the first non-finite value
-        self._is_recording = False  # False while Δ is computed, because that may call dt_proj
+        # either a mask, or the first non-finite value: the next tensor decides
+        self._candidate: NonFiniteValue | None = None
+        # also False while Δ is computed, because that may call the module dt_proj
+        self._is_recording = False
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
-        """Inspect the tensors that the model computes, while open."""
+        """Record the tensors that the model computes while the context is open."""
         self._model = model
         self._is_recording = True
         with (
@@ -183,8 +193,8 @@ class PassRecorder:
             yield
 
     def end_forward(self, loss: float) -> None:
-        """Stop recording tensors, because activation checkpointing computes them a second time in
-        the backward pass.
+        """Stop recording activations, which activation checkpointing computes again in the backward
+        pass. If the loss is not finite, accept the last candidate as the first non-finite value.
         """
         self._is_recording = False
         if self.first is None and not math.isfinite(loss):
@@ -205,17 +215,20 @@ class PassRecorder:
             self._on_tensor(Place("", path), tensor, places)
 
     def _on_tensor(self, tensor: Place, value: Tensor, places: list[Place]) -> None:
-        """Record a tensor, and describe the sites in it."""
+        """Record a tensor, and add one row to `rows` per site in the tensor.
+
+        tensor: the place of the whole tensor. places: the places of the sites in it.
+        """
         if not self._is_recording or not value.numel():
             return
         self._is_recording = False
         self.dtypes.add(value.dtype)
         largest = float(value.detach().abs().max())
-        named = [place for place in places if place.derive is None]
-        if not math.isfinite(largest):  # name the tensor after the part that is not finite
-            named = [place for place in named if not place.value(value).isfinite().all()]
-        tensor = named[0] if named else tensor
-        self._compare(tensor, value, largest)
+        parts = [place for place in places if place.derive is None]
+        if not math.isfinite(largest):  # name the tensor after the site that is not finite
+            parts = [place for place in parts if not place.value(value).isfinite().all()]
+        tensor = parts[0] if parts else tensor
+        self._record_magnitude(tensor, value, largest)
         rows = [
             {
                 "depth": place.depth,
@@ -234,8 +247,8 @@ class PassRecorder:
             value.register_hook(partial(self._on_gradient, tensor, places, rows))
         self._is_recording = True
 
-    def _compare(self, tensor: Place, value: Tensor, largest: float) -> None:
-        """Record the tensor's largest magnitude, and the first non-finite value if it is in it."""
+    def _record_magnitude(self, tensor: Place, value: Tensor, largest: float) -> None:
+        """Record the largest magnitude of a finite tensor, or the first non-finite tensor."""
         where = tensor.path
         if math.isfinite(largest):
             if not where.endswith(":input"):  # an input is the output of another module, or a mask

@@ -12,22 +12,23 @@ from mambanorm_clinic.calling import call_model, map_tensors
 def update_statistics(
     loader: Iterable, model: nn.Module, device: torch.device | str | None = None
 ) -> None:
-    """Recompute the running statistics of every norm as averages over the batches of a loader.
+    """Recompute the running statistics of all norms as averages over the batches of a loader.
 
-    Call it after averaging weights (SWA, EMA). `torch.optim.swa_utils.update_bn` only updates
-    torch's own norms; this function also updates this kit's BN, NormVary and SwitchNorm. The model
-    runs in train mode; modes and momenta are restored.
+    Call this function after averaging weights (SWA, EMA). `torch.optim.swa_utils.update_bn` only
+    updates torch's own norms; this function also updates this kit's BN, NormVary and SwitchNorm.
+    The model runs in train mode. Afterwards the earlier modes and momenta are restored.
 
-    loader: yields batches; each is the model's input, a tuple or list that begins with it, or a
-    dict of keyword arguments. device: where each batch is moved to, None = not moved.
+    loader: yields batches. A batch is the model's input, a tuple or list that begins with the
+    input, or a dict of keyword arguments. device: the device to which each batch is moved; None
+    means that batches are not moved.
 
-    Raises ValueError if the loader yields no batch; the statistics are reset even then.
+    Raises ValueError if the loader yields no batch; the statistics are reset even in that case.
     """
     norms = [
         module
         for module in model.modules()
         if isinstance(getattr(module, "running_mean", None), Tensor)
-        and hasattr(module, "momentum")  # statistics without momentum are frozen
+        and hasattr(module, "momentum")  # a norm without momentum has frozen statistics
     ]
     modes = {module: module.training for module in model.modules()}
     momenta = [norm.momentum for norm in norms]
@@ -48,6 +49,6 @@ def update_statistics(
             module.training = mode
     if not batches:
         raise ValueError(
-            "the loader yields no batches (a generator that is exhausted?); the running statistics "
-            "are reset"
+            "the loader yields no batches (is it an exhausted generator?), and the running "
+            "statistics are now reset: call update_statistics again with batches"
         )

@@ -1,9 +1,10 @@
 """`insert_norm`: insert a norm into a trained model, with γ and β that change the model least.
 
-In a mixer of another library the norm becomes a child of the module whose input or output it
-normalizes (`…out_proj.norm_gated`), and a hook calls it. All other weights keep their names, so old
-checkpoints load with strict=False, and new ones also contain the norm. Layers are fitted in the
-order of execution, so that each norm compensates for the changes made by the earlier ones.
+In a mixer of another library the norm becomes a child (such as `…out_proj.norm_gated`) of the
+module whose input or output is to be normalized, and a hook on this module calls the norm. All
+other weights keep their names. So old checkpoints load with strict=False, and new checkpoints also
+contain the norm. γ and β are fitted layer by layer in the order of execution, so that the norm of
+each layer compensates for the changes that the norms of earlier layers make.
 """
 
 import math
@@ -33,8 +34,9 @@ KIT_SITES = ("n1", "n2", *MORE_SITES)
 class Slot:
     """A position in a model at which a norm can be inserted.
 
-    path: the path that the norm will have in the model. create(width): returns a new norm.
-    insert(module): inserts a module at this position and returns a function that removes it.
+    path: the path that the norm will have in the model. create(width): returns a new norm for
+    `width` channels. insert(module): inserts the norm or its placeholder at this position, and
+    returns a function that removes it.
     """
 
     path: str
@@ -44,12 +46,13 @@ class Slot:
 
 @dataclass(repr=False, eq=False)
 class Surgery:
-    """The norms that were inserted, and how much they change the model.
+    """The norms that `insert_norm` inserted, and how much they change the model.
 
-    norms: the new modules. layers: one row per layer: where, the norm's path; change, the relative
-    change ‖after − before‖/‖before‖ at the site on the calibration batch, with the norms of earlier
-    layers already inserted. change: the relative change of the model's output. removals: functions
-    that remove the norms (see `undo`).
+    site, norm: the name of the site and of the norm. norms: the new modules. layers: a frame with
+    one row per layer. Its columns are where, the path of the norm; and change, the relative change
+    ‖after − before‖/‖before‖ at the site on the calibration batch, when the norms of the earlier
+    layers are already inserted. change: the relative change of the model's output on that batch.
+    removals: functions that remove the norms (see `undo`).
     """
 
     site: str
@@ -60,7 +63,7 @@ class Surgery:
     removals: list[Callable[[], None]]
 
     def undo(self) -> None:
-        """Remove the norms, so that the model is as before. A second call does nothing."""
+        """Remove the norms, which restores the original model. A second call does nothing."""
         while self.removals:
             self.removals.pop()()
 
@@ -68,38 +71,41 @@ class Surgery:
         worst = self.layers.loc[self.layers.change.idxmax()]
         return (
             f"{self.norm} at {self.site} of {plural(len(self.layers), 'layer')}: the model's "
-            f"output changes by {100 * self.change:.3g} %, the site most in {worst['where']} "
-            f"({100 * worst['change']:.3g} %)"
+            f"output changes by {100 * self.change:.3g} %, the values at the site change most in "
+            f"{worst['where']} ({100 * worst['change']:.3g} %)"
         )
 
 
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
-    """Insert a norm at one site of every layer of a model, in place, calibrated on one batch.
+    """Insert a norm at one site of every layer of a model, and fit γ and β on one batch.
 
-    site: one of KIT_SITES in this kit's Mamba and Mamba-2 blocks (delta_after only in Mamba); n1
-    (before a mixer), branch (before the sum), gated (out_proj's input), delta, B or C in the Mamba,
-    Falcon-Mamba and Jamba of transformers and the Mamba of mamba-ssm; n1, delta, gated or branch in
-    their Mamba-2. At delta, also called "dt", the norm is applied to the values from which Δ is
-    computed: R channels before dt_proj in Mamba, one channel per head before bias and softplus in
-    Mamba-2. norm: a name in NORMS; options go to `create_norm`. batch: as for `diagnose`; the model
-    runs on it twice, in its current mode. Call `optimizer.add_param_group` if an existing optimizer
-    is to train the new weights.
+    The model is changed in place. If an existing optimizer is to train the new weights, pass them
+    to `optimizer.add_param_group`.
 
-    Raises ValueError for an unknown kind of model, for a site that is unknown, has a norm or is
-    computed in a fused kernel, for a norm that is not causal in a language model, for values that
-    are not finite on this batch, and for a module that PEFT has wrapped, because merge_and_unload()
-    would drop the norm. If PEFT wraps a module with a norm later, its adapter bypasses the norm:
-    leave such modules (see `Surgery.layers`) out of `target_modules`.
+    site: in this kit's Mamba and Mamba-2 blocks, one of KIT_SITES (delta_after only in Mamba). In
+    the Mamba, Falcon-Mamba and Jamba of transformers and the Mamba of mamba-ssm: n1 (the mixer's
+    input), branch (the mixer's output), gated (out_proj's input), delta, B or C. In the Mamba-2 of
+    the two libraries: n1, branch, gated or delta. At delta, also called "dt", the norm is applied
+    to the values from which Δ is computed: in Mamba the R channels before dt_proj, in Mamba-2 one
+    channel per head before bias and softplus. norm: a name in NORMS. batch: as for `diagnose`; the
+    model runs on the batch twice, in its current mode. options: arguments of `create_norm`.
+
+    Raises ValueError for a model of an unknown kind; for a site that is unknown, already has a norm
+    or is computed in a fused kernel; for a non-causal norm in a language model; for values that are
+    not finite on this batch; and for a module that PEFT has wrapped, because merge_and_unload()
+    would drop the norm. If PEFT wraps a module after a norm was inserted there, PEFT's adapter
+    bypasses the norm: leave the modules of `Surgery.layers` out of PEFT's `target_modules`.
     """
     name = registered_name(norm)
-    site = "delta" if site == "dt" else site  # tables of `diagnose` call it dt
+    site = "delta" if site == "dt" else site  # the tables of `diagnose` call this site dt
     blocks = _kit_blocks(model)
     mixers = mixers_of(model)
     free_sites = sites_for_norms(model)
     if not blocks and not mixers:
         raise ValueError(
             f"norms cannot be inserted into {type(model).__name__}, only into this kit's Mamba "
-            "blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
+            "blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's Mamba "
+            "and Mamba-2"
         )
     if site not in free_sites:
         raise unknown(f"site without a norm in {type(model).__name__}", site, free_sites)
@@ -108,13 +114,13 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     make_slot = _slot_in_block if blocks else _slot_in_mixer
     slots = [make_slot(path, part, site, name, options) for path, part in blocks or mixers]
     with torch.random.fork_rng(), preserve_state(model), torch.no_grad():
-        return _operate(model, site, name, batch, slots)
+        return _insert_fitted_norms(model, site, name, batch, slots)
 
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
-    """Return the sites at which `insert_norm` can insert a norm into this model, () if none.
+    """Return the sites at which `insert_norm` can insert a norm into a model, () if there are none.
 
-    Raises ValueError if the model is no module.
+    Raises ValueError if `model` is not a torch.nn.Module.
     """
     mixers = [mixer for _, mixer in mixers_of(model)]
     blocks = [block for _, block in _kit_blocks(model)]
@@ -127,8 +133,8 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
                 for block in blocks
             )
         )
-    inside = ("B", "C") if all(version_of(mixer) == 1 for mixer in mixers) else ()
-    sites = ("n1", "delta", *inside, "gated", "branch") if mixers else ()
+    scan_inputs = ("B", "C") if all(version_of(mixer) == 1 for mixer in mixers) else ()
+    sites = ("n1", "delta", *scan_inputs, "gated", "branch") if mixers else ()
     names = {path.rpartition(".")[2] for mixer in mixers for path, _ in mixer.named_modules()}
     return tuple(site for site in sites if f"norm_{site}" not in names)
 
@@ -150,15 +156,15 @@ def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict)
 
 
 def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
-    """Insert a norm at a site of a block and name it in the block's arm.
+    """Insert a norm at a site of a block, and set the norm's name in the block's arm.
 
-    Returns a function that removes it.
+    Returns a function that removes the norm from the block and from the arm.
     """
     owner = block if site in ("n1", "n2") else block.more
     previous = owner._modules.get(site)
 
-    def rename(new: str) -> None:
-        sites = {**block.arm.sites, site: new}
+    def set_name_in_arm(new_name: str) -> None:
+        sites = {**block.arm.sites, site: new_name}
         block.arm = Arm(sites.pop("n1"), sites.pop("n2"), sites)
 
     def remove() -> None:
@@ -166,10 +172,10 @@ def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[
             del owner._modules[site]
         else:
             owner.add_module(site, previous)
-        rename("None")
+        set_name_in_arm("None")
 
     owner.add_module(site, norm)
-    rename(name)
+    set_name_in_arm(name)
     return remove
 
 
@@ -193,16 +199,17 @@ def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: d
 
 
 def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Callable[[], None]:
-    """Make a norm a child of a module, and apply it to channels of the module's input or output.
+    """Make a norm a child of a linear layer, and apply the norm to the layer's input or output.
 
-    Returns a function that removes the norm. The hook looks the norm up in the module for which it
-    is called, so that a deep copy of the model uses the copied norm.
+    Only the channels of `place` are normalized. Returns a function that removes the norm. The hook
+    looks up the norm in the layer that it is called for, so that a deep copy of the model uses the
+    copied norm.
     """
-    first, last = place.channels or (None, None)
+    start, stop = place.channels or (None, None)
 
     def normalize(module: nn.Module, value: Tensor) -> Tensor:
-        normalized = getattr(module, child)(value[..., first:last].contiguous())
-        channels = range(value.shape[-1])[first:last]
+        normalized = getattr(module, child)(value[..., start:stop].contiguous())
+        channels = range(value.shape[-1])[start:stop]
         parts = value[..., : channels.start], normalized, value[..., channels.stop :]
         return torch.cat(parts, dim=-1)
 
@@ -225,8 +232,10 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
 
 
 class Fitting(nn.Module):
-    """A placeholder for a norm. Its first call keeps the input as the target; when `norm` is set
-    afterwards, the next call fits that norm to the target.
+    """A placeholder that is inserted in place of a norm, to fit the norm.
+
+    The first call stores the input as the target. The attribute `norm` is set after that call. The
+    next call fits γ and β of `norm`, so that the norm's output is close to the target.
 
     change: ‖after − before‖/‖before‖ at the site, NaN until the norm is fitted.
     """
@@ -238,7 +247,7 @@ class Fitting(nn.Module):
         self.change = math.nan
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return x before `norm` is set, the norm's output afterwards."""
+        """Return x if `norm` is not set yet, else the output of the fitted norm."""
         if self.target is None:
             self.target = x.clone()
         if self.norm is None:
@@ -249,8 +258,13 @@ class Fitting(nn.Module):
         return self.norm(x)
 
 
-def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[Slot]) -> Surgery:
-    """Insert norms that a second pass fits to the values of a first pass."""
+def _insert_fitted_norms(
+    model: nn.Module, site: str, name: str, batch: object, slots: list[Slot]
+) -> Surgery:
+    """Insert one norm into each slot and return the Surgery.
+
+    A first pass records the values at the site without norms; a second pass fits the norms to them.
+    """
     fittings = [Fitting() for _ in slots]
     before = _output_with(model, batch, slots, fittings)
     for slot, fitting in zip(slots, fittings, strict=True):
@@ -278,31 +292,32 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[
 def _output_with(
     model: nn.Module, batch: object, slots: list[Slot], modules: list[nn.Module]
 ) -> Tensor:
-    """Return the model's output while these modules are in the slots."""
+    """Return the model's output while one of these modules is inserted into each slot."""
     removals = [slot.insert(module) for slot, module in zip(slots, modules, strict=True)]
     try:
-        output = first_tensor(call_model(model, batch), floating=True)
+        output = first_tensor(call_model(model, batch), skip_integers=True)
     finally:
         for remove in removals:
             remove()
     return output.detach().double()
 
 
-def _check_finite(what: str, value: Tensor) -> None:
+def _check_finite(description: str, value: Tensor) -> None:
     if not value.isfinite().all():
         raise ValueError(
-            f"{what} is not finite on this batch, so γ and β cannot be fitted, and the model is "
-            "left as it was: give a batch and weights for which it is finite; clinic.diagnose "
-            "finds the first value that is not"
+            f"{description} is not finite on this batch, so γ and β cannot be fitted, and the "
+            "model was not changed: use a batch and weights for which all values are finite; "
+            "clinic.diagnose finds the first value that is not finite"
         )
 
 
 def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
-    """Fit γ and β to the target by least squares for every channel, in float64.
+    """Set γ and β of a norm so that its output for x is closest to the target.
 
-    Let x̂ be the norm's output for x with γ = 1 and β = 0, and t the target. Then γ = cov(x̂, t) /
-    var(x̂) and β = mean(t) − γ·mean(x̂), or, in a norm without β, γ = Σx̂t / Σx̂². Running statistics
-    are set to the statistics of this batch.
+    Let x̂ be the norm's output for x with γ = 1 and β = 0, and t the target. The least-squares
+    solution for each channel, in float64, is γ = cov(x̂, t) / var(x̂) and β = mean(t) − γ·mean(x̂). In
+    a norm without β it is γ = Σx̂t / Σx̂². The norm's running statistics, if any, are set to the
+    statistics of x.
     """
     if getattr(norm, "running_mean", None) is not None:
         rows = x.double().flatten(0, 1)

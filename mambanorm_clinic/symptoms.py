@@ -1,4 +1,4 @@
-"""The results of the clinic: a fault, all faults of a model, the first non-finite value."""
+"""Classes for the clinic's results: a fault, all faults of a model, the first non-finite value."""
 
 import html
 import math
@@ -10,20 +10,21 @@ import pandas as pd
 from mambanorm_study.basics.text import plural
 
 SEVERITIES = ("serious", "warning", "note")
-# The notebooks that measured a fault.
+# Sources of symptoms: the notebooks that measured the faults.
 GROWTH_SOURCE = "notebook 07, Figure 9 (H10)"
 FAILURE_SOURCE = "notebook 07, failures (H9)"
-# A smaller number does not change 1 when it is added in float32.
+# About float32's machine epsilon. A number below this value counts as 0.
 NEGLIGIBLE = 1.2e-7
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """A fault of a model.
+    """One fault of a model.
 
-    severity: one of SEVERITIES. where: the path of the module, "" for the model itself. message:
-    the fault, with its number. advice: what to try. source: the check of the guide (source S4), or
-    the notebook that measured the fault.
+    severity: one of SEVERITIES. where: the path of the module, site, weight or buffer with the
+    fault, "" for the model as a whole. message: a description of the fault with measured numbers.
+    advice: what to try. source: the check of the guide (source S4) that finds the fault, or the
+    notebook that measured it.
     """
 
     severity: str
@@ -34,13 +35,13 @@ class Symptom:
 
 
 class Symptoms(list[Symptom]):
-    """The faults of a model, the worst first; a notebook shows them as a table.
+    """The list of a model's faults, the worst first; a notebook shows the list as a table.
 
-    skipped: what was not examined, and why.
+    skipped: texts on what was not examined and why.
     """
 
     def __init__(self, symptoms: Iterable[Symptom], skipped: Iterable[str] = ()):
-        super().__init__(sorted(symptoms, key=lambda one: SEVERITIES.index(one.severity)))
+        super().__init__(sorted(symptoms, key=lambda symptom: SEVERITIES.index(symptom.severity)))
         self.skipped = tuple(skipped)
 
     @property
@@ -50,9 +51,9 @@ class Symptoms(list[Symptom]):
 
     def __repr__(self) -> str:
         lines = [
-            f"{one.severity}: {one.where or 'the model'}: {one.message}\n"
-            f"    try: {one.advice} ({one.source})"
-            for one in self
+            f"{symptom.severity}: {symptom.where or 'the model'}: {symptom.message}\n"
+            f"    try: {symptom.advice} ({symptom.source})"
+            for symptom in self
         ]
         return "\n".join([*lines, *self._summary])
 
@@ -70,12 +71,13 @@ class Symptoms(list[Symptom]):
 class NonFiniteValue:
     """The first non-finite value of a forward or backward pass.
 
-    where: the path of the module (with ":input" if the value is in its input) or of the site of a
-    block of this kit. site, depth: as in the table of a Diagnosis; "" and 0 for a tensor that is
-    not a site. before: the path of the last finite tensor before this one, "" if there is none.
-    before_max: its largest magnitude. before_site: its site, or "". nan: True if the value is NaN,
-    False if it is infinite. half: True if the tensor is in float16. in_gradient: True if the value
-    is in the gradient of the tensor.
+    where: the path of the tensor that contains the value. This is the path of a module, followed by
+    ":input" if the tensor is the module's input, or the path of a site in a block of this kit.
+    site, depth: the tensor's site and depth, as in the table of a Diagnosis; "" and 0 if the tensor
+    is not a site. before: the path of the last finite tensor that was computed earlier, "" if there
+    is none. before_max, before_site: that tensor's largest magnitude, and its site or "". nan: True
+    if the tensor contains NaN, False if only infinities. half: True if the tensor is in float16.
+    in_gradient: True if the value is in the tensor's gradient; nan and half are not set then.
     """
 
     where: str
@@ -94,9 +96,9 @@ class NonFiniteValue:
 
 
 def place_text(site: str, depth: int, where: str) -> str:
-    """Return the name of a tensor for messages, such as `scan of layer 3 (blocks.2.scan)`.
+    """Return a name for a tensor in messages, such as `scan of layer 3 (blocks.2.scan)`.
 
-    It is the path alone if `site` is "".
+    If `site` is "", the name is only the path.
     """
     where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
     return f"{site} of layer {depth} ({where})" if site else where

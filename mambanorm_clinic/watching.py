@@ -1,17 +1,18 @@
-"""`watch`: stop a training before a non-finite gradient reaches the weights.
+"""`watch`: stop a training before non-finite gradients reach the weights.
 
 with clinic.watch(model, optimizer) as watched:
     for x, y in loader:
-        loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
+        loss = watched.loss(criterion(model(x), y))   # optional: also checks and records the loss
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-Gradients are checked just before the optimizer's step. If one is not finite, the weights still are.
-The batch may have changed the buffers (a BN's running statistics), so these are restored before
-weights and buffers are saved. Nothing is saved if the previous step made the weights infinite. A
-loop may catch NonFinite and continue, because the failed step is not made.
+Gradients are checked just before the optimizer's step, when the weights are still finite. If the
+check fails, the buffers (such as BN's running statistics) are first restored to their values after
+the last finite step, because the batch may have changed the buffers. Then weights and buffers are
+saved, unless the previous step has made a weight non-finite. The failed step is not made, so a
+training loop may catch NonFinite and continue.
 
-Cost per step: the L2 norm of each layer's output and of its gradient, the L2 norm of all gradients,
-a copy of the buffers, and one wait for the device.
+Cost per step: the L2 norms of each layer's output, of the output's gradient and of the gradients of
+all weights, a copy of the buffers, and one wait for the device.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from mambanorm_study.basics.settings import Later
 from mambanorm_study.basics.text import plural
 
 safetensors_torch = Later("safetensors.torch")
-clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
+clinic_figures = Later("mambanorm_clinic.figures")  # imports matplotlib only when a figure is drawn
 
-KEPT_STEPS = 64  # steps before a failure in the frames of a report
-SHOWN_STEPS = 4  # steps before a failure in the text of a report
+KEPT_STEPS = 64  # number of last steps, with the failed one, in the frames of a report
+SHOWN_STEPS = 4  # number of steps before the failed one in the text of a report
 FINITE_AGAIN = (
     "the first non-finite value, because all values are finite when the last batch is run again; "
     "if gradients are accumulated, an earlier batch may have failed"
 )
-# Code to copy from the warning; it selects parameters by the same condition as `_warn_of_decay`.
-UNDECAYED_GROUPS = (
+# Code that users can copy from the warning about weight decay. It selects parameters by the same
+# condition as `_warn_of_decay`.
+CODE_WITHOUT_DECAY = (
     "spared = {n for n, p in model.named_parameters() if p.dim() < 2 or 'A_log' in n or "
     "n.endswith('bias') or getattr(p, '_no_weight_decay', False)}; "
     "optimizer = torch.optim.AdamW([dict(params=[p for n, p in model.named_parameters() "
@@ -60,14 +62,16 @@ UNDECAYED_GROUPS = (
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The record of a training step whose loss or gradients were not finite.
+    """The record of a failed training step, in which the loss or a gradient was not finite.
 
-    step: the number of this step, from 1, which was not made. first: the first non-finite value or
-    gradient when the last batch is run again, None if there was none. steps: a frame of the last
-    steps with step, loss (NaN if unknown) and grad_norm. layers: a frame with step, depth (from 1),
-    and the RMS of the layer's output (rms) and of its gradient (grad_rms). findings: faults that
-    the rules of `diagnose` find in the last batch. checkpoint: the file of the last finite weights,
-    None if the weights are not finite. picture: the file of the figure.
+    step: the number of the failed step, from 1; the step was not made. first: the first non-finite
+    value or gradient in a second run of the last batch, None if all were finite. steps: a frame of
+    the last steps, the failed step included, with the columns step, loss (NaN if unknown) and
+    grad_norm (the norm of all gradients). layers: a frame of the same steps, one row per step and
+    layer, with the columns step, depth (from 1), rms (of the layer's output) and grad_rms (the RMS
+    of the output's gradient). findings: the faults that `diagnose` finds in the second run.
+    checkpoint: the file with the last finite weights, None if the weights were not finite. picture:
+    the file of the figure.
     """
 
     step: int
@@ -80,7 +84,7 @@ class Report:
 
     @property
     def site(self) -> str:
-        """Return where the first non-finite value is, "" if there is none."""
+        """Return the path of the first non-finite value (`first.where`), "" if `first` is None."""
         return "" if self.first is None else self.first.where
 
     def __str__(self) -> str:
@@ -90,7 +94,7 @@ class Report:
             f"{last.grad_norm:.4g}"
         ]
         if self.first is not None:
-            lines.append(f"first: {self.first}")
+            lines.append(f"first non-finite value: in {self.first}")
         norms = [f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]]
         lines.append(f"norm of the gradients in the last steps: {' → '.join(norms)}")
         if self.checkpoint is not None:
@@ -99,7 +103,10 @@ class Report:
 
 
 class NonFinite(FloatingPointError):
-    """Raised instead of a step with a non-finite loss or gradient; `report` says where it began."""
+    """The error that is raised instead of a step whose loss or gradients are not finite.
+
+    report: the Report, which names the first non-finite value.
+    """
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -112,19 +119,22 @@ def watch(
     *,
     folder: str | Path = "clinic",
 ) -> Watched:
-    """Return a context manager that checks the gradients before every step of `optimizer`.
+    """Return a context manager that checks loss and gradients before every step of `optimizer`.
 
-    If the loss or a gradient is not finite, NonFinite is raised instead of the step. The model
-    keeps its finite weights and buffers. They are written to `step-<n>.safetensors` in `folder`,
-    with a picture of the preceding steps, `step-<n>.png`. The error's `report` (see `Report`) names
-    the first non-finite value. To find it, the last batch is run again; so if gradients are
-    accumulated, a failure in an earlier batch is noticed but not located. With a GradScaler the
-    scaled gradients are checked, except at steps that the scaler skips. With
-    optimizer.step(closure), as Lightning and LBFGS call it, the check follows each call of the
+    If the loss or a gradient is not finite, NonFinite is raised and the step is not made, so the
+    model keeps its finite weights and buffers. These are written to `step-<n>.safetensors` in
+    `folder`, and a figure of the preceding steps is written to `step-<n>.png`. The error's `report`
+    (see `Report`) names the first non-finite value. To find this value, the last batch is run
+    again. So if gradients are accumulated over batches, a failure in an earlier batch is noticed,
+    but its place is not found.
+
+    With a GradScaler the scaled gradients are checked, except at steps that the scaler skips. With
+    optimizer.step(closure), which Lightning and LBFGS use, the check runs after each call of the
     closure. A warning is given if weight decay acts on A_log, D, norms or biases.
 
-    optimizer: torch's, or a wrapper of it with an attribute `optimizer` (accelerate, Lightning).
-    Raises TypeError for any other optimizer, and ValueError if the model is no module.
+    optimizer: a torch optimizer, or a wrapper that has the torch optimizer as its attribute
+    `optimizer`, as in accelerate and Lightning. Raises TypeError for any other object, and
+    ValueError if `model` is not a torch.nn.Module.
     """
     inner = optimizer
     while hasattr(inner, "optimizer"):
@@ -138,11 +148,11 @@ def watch(
 
 
 def trainer_callback(*, folder: str | Path = "clinic"):
-    """Return a callback that does the same as `watch` for Hugging Face's Trainer(…, callbacks=[…]).
+    """Return a callback for Hugging Face's Trainer(…, callbacks=[…]) with the checks of `watch`.
 
-    At the first step with a non-finite loss or gradient it prints the report, drops the gradients,
-    so that the model keeps its finite weights, and ends the training. `callback.report` is None
-    until then. Needs transformers.
+    At the first step with a non-finite loss or gradient, the callback prints the report, drops the
+    gradients, so that the model keeps its finite weights, and ends the training. Until that step
+    `callback.report` is None; then it is the Report. Needs transformers.
     """
     from transformers import TrainerCallback
 
@@ -156,8 +166,8 @@ def trainer_callback(*, folder: str | Path = "clinic"):
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
             try:
                 self.watched.check()
-            except NonFinite as stopped:
-                self.report = stopped.report
+            except NonFinite as error:
+                self.report = error.report
                 print(self.report)
                 self.watched.model.zero_grad(set_to_none=True)
                 control.should_training_stop = True
@@ -169,13 +179,13 @@ def trainer_callback(*, folder: str | Path = "clinic"):
 
 
 def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Warn if weight decay acts on A_log, D, norms or biases."""
+    """Warn if the optimizer's weight decay acts on A_log, D, norms or biases."""
     groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
-    amounts = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
-    decayed = [
-        (name, amounts[id(weight)])
+    decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+    wrongly_decayed = [
+        (name, decays[id(weight)])
         for name, weight in model.named_parameters()
-        if id(weight) in amounts
+        if id(weight) in decays
         and (
             weight.dim() < 2
             or "A_log" in name
@@ -183,23 +193,24 @@ def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             or getattr(weight, "_no_weight_decay", False)
         )
     ]
-    if decayed:
-        name, amount = decayed[0]
+    if wrongly_decayed:
+        name, decay = wrongly_decayed[0]
         warnings.warn(
-            f"weight decay ({amount:g}) acts on {plural(len(decayed), 'parameter')} among A_log, "
-            f"D, norms and biases (the first is {name}) and pulls A, step sizes and scales "
-            f"towards 0; instead: {UNDECAYED_GROUPS}",
+            f"weight decay ({decay:g}) acts on {plural(len(wrongly_decayed), 'parameter')} among "
+            f"A_log, D, norms and biases (the first is {name}) and pulls A, step sizes and scales "
+            f"towards 0; instead: {CODE_WITHOUT_DECAY}",
             stacklevel=3,
         )
 
 
 @dataclass
 class Batch:
-    """The last batch: its measurements, and a function that runs it again.
+    """The measurements of the last batch, and a function that runs this batch again.
 
-    run(): calls the model again, with the same random state and autocast. loss: None if unknown.
-    output_gradient: the gradient of the model's output, 0 until the backward pass. rms, grad_rms:
-    map the depth of each layer to the RMS of its output, and of the output's gradient.
+    run(): calls the model on the batch, with the same random state and autocast, and returns the
+    output. loss: the loss, None if it is unknown. output_gradient: the gradient of the model's
+    output, 0.0 before the backward pass. rms: maps the depth of each layer to the RMS of the
+    layer's output. grad_rms: maps the depth to the RMS of this output's gradient.
     """
 
     run: Callable[[], object] = lambda: None
@@ -210,10 +221,11 @@ class Batch:
 
 
 class Watched:
-    """A model that is watched while it trains (see `watch`).
+    """The context manager that `watch` returns. It checks a model while the model trains.
 
-    report: the report of the last failure, None if there was none. step: the number of steps that
-    were made. optimizer: None = the caller calls `check` before each step.
+    report: the Report of the last failed step, None if no step has failed. step: the number of
+    steps that were made. optimizer: None means that `check` is not called automatically; the caller
+    must call `check` before each step.
     """
 
     def __init__(
@@ -228,13 +240,15 @@ class Watched:
         self._layers = layers_of(model)
         self._hooks: list = []
         self._batch = Batch()
-        self._buffers: dict[str, Tensor] = {}  # after the last finite step
+        self._buffers: dict[str, Tensor] = {}  # a copy made at the last finite step
 
     def __enter__(self) -> Watched:
-        self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        self._hooks.append(
+            self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        )
         for depth, layer in enumerate(self._layers, 1):
-            self._hooks.append(layer.register_forward_hook(partial(self._on_layer, depth)))
-        self._hooks.append(self.model.register_forward_hook(self._end))
+            self._hooks.append(layer.register_forward_hook(partial(self._after_layer, depth)))
+        self._hooks.append(self.model.register_forward_hook(self._after_forward))
         self._buffers = deepcopy(dict(self.model.named_buffers()))
         if self.optimizer is not None:
             self._hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
@@ -245,13 +259,13 @@ class Watched:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._batch = Batch()  # holds the last inputs
+        self._batch = Batch()  # frees the inputs of the last batch
 
     def loss(self, value: Tensor) -> Tensor:
-        """Return the loss after recording it, so that a non-finite loss is noticed and reported.
+        """Record the loss, so that it is checked and reported, and return it unchanged.
 
-        Not needed if the model returns its loss as `.loss`. Raises ValueError unless the loss is a
-        tensor of one number.
+        This call is not needed if the model's output has the loss as its attribute `loss`. Raises
+        ValueError unless the loss is a tensor of one number.
         """
         check_loss(value)
         self._batch.loss = value.detach()
@@ -259,7 +273,7 @@ class Watched:
 
     # ------------------------------------------------------------------------------------ the hooks
 
-    def _begin(self, _model: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _before_forward(self, _model: nn.Module, args: tuple, kwargs: dict) -> None:
         if not torch.is_grad_enabled():
             return
         device = next((weight.device.type for weight in self.model.parameters()), "cpu")
@@ -274,10 +288,10 @@ class Watched:
 
         self._batch = Batch(run)
 
-    def _on_layer(self, depth: int, _layer: nn.Module, _args: tuple, output: object) -> None:
+    def _after_layer(self, depth: int, _layer: nn.Module, _args: tuple, output: object) -> None:
         value = first_tensor(output)
         batch = self._batch
-        # without a gradient, the layer is frozen or this is an evaluation
+        # an output without a gradient comes from a frozen layer or from an evaluation
         if value is None or not value.requires_grad:
             return
         root = math.sqrt(max(value.numel(), 1))
@@ -287,32 +301,37 @@ class Watched:
             if grad is not None:
                 batch.grad_rms[depth] = torch.linalg.vector_norm(grad.float()) / root
 
-        if not value.is_leaf:  # a hook on a weight, which the layer may return, would not go away
+        if not value.is_leaf:  # if the layer returns a weight, a hook would stay on the weight
             value.register_hook(keep_gradient)
 
-    def _end(self, _model: nn.Module, _args: tuple, output: object) -> None:
+    def _after_forward(self, _model: nn.Module, _args: tuple, output: object) -> None:
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.requires_grad:
             self._batch.loss = loss.detach().mean()  # DataParallel returns one loss per device
-        value = first_tensor(output, floating=True)
+        value = first_tensor(output, skip_integers=True)
         if value is not None and value.requires_grad:
             value.register_hook(partial(setattr, self._batch, "output_gradient"))
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """Check the gradients, or return arguments of `step` with a closure that checks them.
+        """Check the gradients before `optimizer.step(*args[1:], **kwargs)`.
 
-        args[0] is the optimizer.
+        If `step` gets a closure, which computes the gradients later, return new arguments for
+        `step`, in which the closure also checks the gradients. args[0] is the optimizer.
         """
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if callable(closure):
             return args[:1], {"closure": partial(self._call_and_check, closure, self.step)}
-        # GradScaler calls a fused optimizer, which makes no step, even if it has found infinities
+        # if GradScaler has found infinities, it still calls a fused optimizer, which makes no step
         if not getattr(self.optimizer, "found_inf", False):
             self.check()
         return None
 
     def _call_and_check(self, closure: Callable, step: int) -> object:
-        """Call the closure, then check the gradients; several calls in one step count once."""
+        """Call the closure, check the gradients, and return the closure's value.
+
+        step: the number of steps made before this one, so that several calls in one step count as
+        one step.
+        """
         value = closure()
         if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
             self._batch.loss = value.detach()
@@ -323,14 +342,15 @@ class Watched:
     # ---------------------------------------------------------------------------- check of a step
 
     def check(self) -> None:
-        """Raise NonFinite if the loss or a gradient of this step is not finite.
+        """Raise NonFinite if the loss or a gradient of the current step is not finite.
 
-        To be called between backward and the optimizer's step; with an optimizer this is automatic.
+        Call this method between `backward` and the optimizer's step. If `optimizer` is not None, it
+        is called automatically.
         """
         self.step += 1
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
-        # in float64 no square of a float32 overflows
+        # float64, because in float32 the squares of large gradients would overflow
         norms = [torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads]
         norms = [norm.to(norms[0].device) for norm in norms]
         grad_norm = math.hypot(*torch.stack(norms).tolist()) if norms else 0.0
@@ -343,17 +363,17 @@ class Watched:
             self._buffers = deepcopy(dict(self.model.named_buffers()))
             return
         self.report = self._write_report()
-        self.step -= 1  # this step is not made
+        self.step -= 1  # because this step is not made
         raise NonFinite(self.report)
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Return one row per step, for the last steps: step, loss (NaN if unknown), grad_norm."""
+        """Return a frame of the last steps, one row per step: step, loss (or NaN), grad_norm."""
         return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Return one row per layer of the last steps: step, depth (from 1), rms, grad_rms."""
+        """Return a frame of the last steps, one row per step and layer, as in a Report."""
         rows = [
             (step["step"], depth, float(value), float(step["grad_rms"].get(depth, math.nan)))
             for step in self._history
@@ -371,7 +391,7 @@ class Watched:
         first, findings = self._run_again()
         path = self.folder / f"step-{self.step:06d}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        where = "" if first is None else f"first: {place_text('', 0, first.where)}"
+        where = "" if first is None else f"first in {place_text('', 0, first.where)}"
         figure = clinic_figures.fig_failure(self.steps, self.layers, title, where)
         write_bytes(path, figure._repr_png_())
         return Report(
@@ -385,7 +405,7 @@ class Watched:
         )
 
     def _save_weights(self) -> Path | None:
-        """Write the model's state and return the file; return None if a weight is not finite."""
+        """Write the model's state to a file and return its path; None if a weight is not finite."""
         if not all(weight.isfinite().all() for weight in self.model.parameters()):
             return None
         path = self.folder / f"step-{self.step:06d}.safetensors"
@@ -398,32 +418,32 @@ class Watched:
         return path
 
     def _run_again(self) -> tuple[NonFiniteValue | None, Symptoms]:
-        """Run the last batch again, and return the first non-finite value and the findings.
+        """Run the last batch again, and return the first non-finite value and the faults.
 
-        Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors of
-        the model's code are caught, so that the weights are still saved.
+        Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors in
+        the second run are caught, so that the weights are still saved.
         """
         batch = self._batch
-        number = 0.0 if batch.loss is None else float(batch.loss)
+        loss_value = 0.0 if batch.loss is None else float(batch.loss)
 
         def forward() -> tuple[Tensor, str]:
             output = batch.run()
             loss = getattr(output, "loss", None)
             if isinstance(loss, Tensor):
                 return loss.mean(), "the model's own loss"
-            # the derivative of this sum is the gradient that the output had
-            value = first_tensor(output, floating=True)
+            # the sum has the same gradient with respect to the output as the loss had
+            value = first_tensor(output, skip_integers=True)
             return (value * batch.output_gradient).sum(), "the gradient of the model's output"
 
         try:
-            diagnosis = examine(self.model, forward, known_loss=number)
+            diagnosis = examine(self.model, forward, known_loss=loss_value)
         except Exception as error:
             reason = f"because the batch cannot be run again ({type(error).__name__}: {error})"
             return None, Symptoms([], [f"the first non-finite value, {reason}"])
         finally:
-            self._batch = batch  # the hooks have replaced it by the second run
+            self._batch = batch  # in the second run the hooks have replaced self._batch
         first = diagnosis.first or diagnosis.first_gradient
         findings = diagnosis.findings
-        if first is None and math.isfinite(number):
+        if first is None and math.isfinite(loss_value):
             findings = Symptoms(findings, [*findings.skipped, FINITE_AGAIN])
         return first, findings

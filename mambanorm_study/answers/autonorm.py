@@ -78,8 +78,8 @@ def is_choice_better(
     All frames except `runs` may be empty. Three are frames of `run_tables.paired_steps`: steps has
     each model − FrozenLN, controls has AutoNorm − random and − fixed blends, and crossed has Mamba
     with NormSelector − Mamba with another norm. weights: `selector_weights` of a trained model.
-    corrupted: the frame of `robustness.against_reference`. ratios: task → RMSE of the model that is best on
-    validation, divided by the RMSE of boosted trees.
+    corrupted: the frame of `robustness.against_reference`. ratios: task → RMSE of the model that is
+    best on validation, divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [

@@ -22,8 +22,8 @@ def which_pair(
     """Return the answer of notebook 05: for each task the pair that the two steps choose, the gain
     of this pair over other pairs, and its comparison with NormVary before the SSM.
 
-    runs: the run frame, NormVary included. choices, pairs, curse: the frames of `procedure.ways_to_choose`,
-    `procedure.against_chosen` and `procedure.winners_curse`.
+    runs: the run frame, NormVary included. choices, pairs, curse: the frames of
+    `procedure.ways_to_choose`, `procedure.against_chosen` and `procedure.winners_curse`.
     """
     lines = []
     for task, ways in choices.groupby("task", sort=False):

@@ -240,7 +240,8 @@ def fig_claim(verdict) -> StudyFigure:
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
     """Return the effect in the deciding comparison over the steps, one panel per claim and task.
 
-    table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without rows.
+    table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without
+    rows.
     """
     if table.empty:
         raise ValueError(

@@ -105,9 +105,9 @@ def test_a_norm_that_breaks_its_declaration_is_refused_and_its_card_names_the_fa
         register(cls, **declared)
     register(cls, **declared, check=False)
     made = norm_card(cls.__name__, train=False, scale="smoke", runs_dir="nowhere")
-    assert any(line.startswith("What is wrong: ") for line in made.words)
+    assert any(line.startswith("Faults: ") for line in made.words)
     assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in made._repr_html_()
-    assert ("A language model cannot use it: position 0 sees position 1." in made.words) == (
+    assert ("A language model cannot use this norm: position 0 sees position 1." in made.words) == (
         cls is not Remembers
     )
 
@@ -166,7 +166,7 @@ def test_a_norm_is_compared_at_each_place(as_planted):
     )
     assert "8 seeds" in made.basis
     assert not made.checks["mark"].eq("bad").any()
-    assert "What is wrong" not in str(made)
+    assert "Faults: " not in str(made)
 
 
 def test_a_card_of_few_seeds_has_no_word(as_planted):
@@ -361,7 +361,7 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
     assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
     assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").highest_lr["before the block"])
-    assert dyt.words[0].startswith("We do not know whether it is better")
+    assert dyt.words[0].startswith("We do not know whether this norm is better")
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -398,7 +398,7 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(
             ("One", "Two"),
             "",
             [],
-            "registers 2 norms, One, Two: name one of them, `mambanorm --import",
+            "registers 2 norms, One, Two: choose one by its name, `mambanorm --import",
         ),
         ((), "1 / 0\n", [], "line 3: ZeroDivisionError"),
         (("One",), "", ["--tasks", "diabetes"], "diabetes is a regression"),
@@ -466,4 +466,4 @@ def test_a_norm_that_is_too_slow_to_be_tried_is_refused(register, monkeypatch):
 def test_a_norm_that_draws_random_numbers_is_reported(register):
     register(Draws, ())
     table = card_checks.checks_of("Draws")
-    assert answer_to(table, "two passes of one input") == "differ: it draws random numbers"
+    assert answer_to(table, "two passes of one input") == "differ: the norm draws random numbers"

@@ -224,9 +224,9 @@ def changed(config=None, state=None):
         (dict(time_step_limit=[0.01, math.inf]), "time_step_limit="),
         (
             dict(model_type="jamba"),
-            "model_type 'jamba'; supported are .*Mamba-2",
+            "model_type 'jamba' in hf_config is not supported, only .*Mamba-2",
         ),
-        (dict(model_type="mamba"), r"A_log of shape \(E, N\), got \(6,\)"),
+        (dict(model_type="mamba"), r"A_log of shape \(E, N\) is needed, got \(6,\)"),
         (dict(n_groups=2), r"size mismatch for .*in_proj\.weight"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_config_that_is_not_supported_or_another_checkpoints_is_refused(config
     [
         ({"norm.weight": torch.ones(47)}, r"size mismatch for .*gated\.weight.*\[47\].*\[48\]"),
         ({"norm.weight": None}, r"Unexpected key.*backbone\.layers\.1\.more\.gated\.weight"),
-        ({"A_log": torch.ones(48, 16)}, r"A_log of shape \(H,\), got \(48, 16\)"),
+        ({"A_log": torch.ones(48, 16)}, r"A_log of shape \(H,\) is needed, got \(48, 16\)"),
     ],
 )
 def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
@@ -252,7 +252,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("<html>")
     state = model_of("mamba", hidden_size=8).state_dict()
     for config, message in (
-        (tmp_path, "is no config"),
+        (tmp_path, "is not the config"),
         ({}, "model_type None"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -264,7 +264,8 @@ def test_what_is_no_config_is_refused(tmp_path):
 def test_another_architecture_is_refused_by_the_names_of_its_tensors():
     name = "transformer.h.0.attn.c_attn.weight"
     with pytest.raises(
-        ValueError, match=rf"the first tensors are {name}.*whole language model of Mamba-1"
+        ValueError,
+        match=rf"the first tensors of the checkpoint are {name}.*whole language model of Mamba-1",
     ):
         clinic.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 

@@ -171,7 +171,7 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert (found.first.site, found.first.before_site) == ("", "gated")
     assert sites.FLOAT16_MAX < found.first.before_max < math.inf
     assert found.first.half
-    assert "bfloat16 or float32 there" in found.findings[0].advice
+    assert "bfloat16 or float32 for this tensor" in found.findings[0].advice
     assert "clinic.insert_norm(model, 'C', 'RMSN', batch)" in found.findings[0].advice
     with torch.autocast("cpu", torch.bfloat16):
         assert list(clinic.diagnose(model, labelled(ids)).findings) == []
@@ -321,7 +321,7 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     assert len(layers_of(model)) == 4  # of Jamba's one is attention
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
     assert [finding.message[:31] for finding in found.findings] == [
-        "Δ from its bias lies in 0.693…0.693"[:31]
+        "softplus of the bias of Δ lies in 0.693…0.693"[:31]
     ] * (
         family == "Jamba"  # which transformers makes with a bias of 0
     )

@@ -201,7 +201,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "other rows in the batch (its second half replaced by copies of its first row)",
+        "other rows of the batch change (the second half of the batch was replaced by copies of",
     ),
     "dropout left on": (
         lambda: mlp(nn.Dropout()),
@@ -217,7 +217,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "this part acts as in training",
+        "this module acts as in training",
     ),
     "no running statistics": (
         lambda: mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(),
@@ -225,7 +225,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "this part acts as in training: the output for a row changes",
+        "this module acts as in training: the output for a row changes",
     ),
     "vanishing gradients": (
         lambda: nn.Sequential(
@@ -265,7 +265,7 @@ SICK = {  # name → make, input, options, check, severity, words
         lambda: one_value(nn.GroupNorm(8, 8), 8),
         ROWS,
         {},
-        "measured here",
+        "measured on this batch",
         "serious",
         "the same output for every input",
     ),

@@ -224,7 +224,7 @@ def test_rates_at_which_no_state_forgets_are_found_and_the_advice_mends_them(nam
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):
             A_log.fill_(-40.0)
-    (found,) = about(clinic.diagnose(model, batch).findings, "never forgets")
+    (found,) = about(clinic.diagnose(model, batch).findings, "forgets nothing")
     assert found.severity == "serious"
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):  # as the advice says
@@ -249,7 +249,7 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
     biases = weights_named(model, "dt_proj.bias", "dt_bias", "dt_projs_bias")
     for bias in biases:
         spoil(bias)
-    (found,) = about(clinic.diagnose(model, batch).findings, "Δ from its bias")
+    (found,) = about(clinic.diagnose(model, batch).findings, "softplus of the bias of Δ")
     assert f"in {len(biases)} layers" in found.message
     assert ("lies in 0.693…0.693" in found.message) == (spoil is nn.init.zeros_)
     for bias in biases:

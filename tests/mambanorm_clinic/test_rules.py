@@ -63,7 +63,7 @@ def test_beyond_float16_the_wider_type_helps_and_a_norm_behind_the_scan_comes_to
     model = large_scan()
     (found,) = symptoms_with(model, "beyond float16")
     assert found.where == "blocks.0.C"
-    assert "bfloat16 or float32 there" in found.advice
+    assert "bfloat16 or float32 for this tensor" in found.advice
     clinic.insert_norm(model, "n2", "RMSN", X)
     assert symptoms_with(model, "beyond float16")
     with torch.autocast("cpu", torch.float16):

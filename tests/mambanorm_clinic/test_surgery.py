@@ -57,7 +57,7 @@ def test_the_record_tells_the_change_and_undo_leaves_no_trace(family, site):
     assert {name.removesuffix(".weight") for name in added} == set(done.layers["where"])
     assert f"RMSN at {site} of {len(done.norms)} layers" in str(done)
     worst = done.layers.loc[done.layers.change.idxmax(), "where"]
-    assert f"the site most in {worst} (" in str(done)
+    assert f"the values at the site change most in {worst} (" in str(done)
     done.undo()
     done.undo()
     assert torch.equal(logits(model, batch), before)

@@ -104,7 +104,7 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
             "backbone.layers.0.mixer.A_log",
             None,
             {},
-            r"needed is .*mixer\.A_log of shape \(E, N\), got none.*Mamba-1",
+            r"a tensor .*mixer\.A_log of shape \(E, N\) is needed, got none.*Mamba-1",
         ),
         (
             "backbone.norm_f.weight",
