@@ -24,7 +24,7 @@ PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A site of a block. `width`: the symbol of its last axis's size; "" if it can have no norm."""
+    """A site of a block. `width`: symbol of the value's last axis; "" if no norm is allowed."""
 
     width: str
     description: str
@@ -71,8 +71,8 @@ class Arm(_Fields):
     """The norms of a block: n1 before the SSM, n2 after the SSM, `more` at further sites.
 
     The output of n1 feeds both branches (Eq. 1); n2 is applied before the gate. more: (site, norm)
-    pairs or a dict; it is stored in the order of MORE_SITES, without norms "None". Raises
-    ValueError for an unknown norm or site.
+    pairs or a dict, stored as pairs in the order of MORE_SITES, without pairs whose norm is "None".
+    Raises ValueError for an unknown norm or site.
     """
 
     mixer = "SSM"

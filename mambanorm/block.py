@@ -124,7 +124,7 @@ class Block(ObservedBlock):
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the convolution's input u and the gate z, (B, L, E) each, and dt or None.
 
-        A block that computes dt later from u, as MambaBlock, returns None.
+        A block returns None if `select` computes dt from u, as in MambaBlock.
         """
         u, z = split_linear(self.in_proj, h, [self.d_inner, self.d_inner])
         return u, z, None
@@ -137,7 +137,7 @@ class Block(ObservedBlock):
         passed to `selective_scan`.
         """
         weight, bias, A_log, D = self.ssm()
-        delta, visible_bias = self._visible_delta(dt, weight, bias, at)
+        delta, delta_bias = self._delta_before_scan(dt, weight, bias, at)
         cache = context if isinstance(context, BlockCache) else None
         state = None if cache is None else cache.state
         if weight is not None and bias is not None and "delta_after" not in self.more:
@@ -148,7 +148,7 @@ class Block(ObservedBlock):
             assert delta is not None
             u, delta, B, C = (m.movedim(1, -1) for m in (u, delta, B, C))  # (B, E, L), (B, N, L)
             y = selective_scan(
-                u, delta, -torch.exp(A_log), B, C, D, delta_bias=visible_bias, delta_softplus=True,
+                u, delta, -torch.exp(A_log), B, C, D, delta_bias=delta_bias, delta_softplus=True,
                 return_last_state=state is not None, initial_state=state, backend=self.scan_backend,
             )  # fmt: skip
             y = y.transpose(1, 2) if state is None else (y[0].transpose(1, 2), y[1])
@@ -157,7 +157,7 @@ class Block(ObservedBlock):
         y, cache.state = y
         return y
 
-    def _visible_delta(
+    def _delta_before_scan(
         self, dt: Tensor, weight: Tensor | None, bias: Tensor | None, at: At
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return Δ before softplus, (B, L, E), and the bias that must be added to it, or None.
@@ -258,7 +258,7 @@ class CausalBlock(Block):
         like: Tensor = getattr(self.conv1d, "weight", self.A_log)
         # the dtype of the scan
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        conv = like.new_zeros(rows, self.conv_reach, self.convolved, device=device)
+        conv = like.new_zeros(rows, self.conv_reach, self.conv_channels, device=device)
         state = like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype, device=device)
         return BlockCache(conv, state)
 
@@ -272,7 +272,7 @@ class CausalBlock(Block):
 
     def _make_conv(self, channels: int, taps: int) -> None:
         self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, padding=taps - 1)
-        self.convolved = channels
+        self.conv_channels = channels
         self._taps = taps
 
     @torch.no_grad()
@@ -369,7 +369,10 @@ class MambaBlock(CausalBlock):
         return u, dt, B, C
 
     def ssm(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-        """Return dt_proj's weight and bias (None, None if it must be called), log(−A), and D."""
+        """Return dt_proj's weight and bias, log(−A), and D.
+
+        Weight and bias are None if dt_proj must be called.
+        """
         layer = self.dt_proj
         if is_plain(layer, nn.Linear) and layer.bias is not None:
             return layer.weight, layer.bias, self.A_log, self.D

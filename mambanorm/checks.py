@@ -1,9 +1,9 @@
 """Checks of the arguments of public functions, before any computation.
 
 The fused loops read raw memory: with a wrong shape, dtype or layout they would read past the end of
-a tensor. So each public function that calls such a loop, directly or through other functions, first
-checks its arguments with the functions below. Norms and blocks do so in `forward`. The functions in
-between do not check the arguments again.
+a tensor. So each public function that calls such a loop, directly or through private functions,
+first checks its arguments with the functions below. Norms and blocks do so in `forward`. Private
+functions do not check the arguments again.
 """
 
 import re
@@ -24,7 +24,7 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_size(name: str, size: object) -> None:
-    """Raise ValueError unless a size is a positive whole number."""
+    """Raise ValueError unless `size` is a positive whole number."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a positive whole number, got {shown(size)}")
 
@@ -129,9 +129,9 @@ def check_shapes(
     tensors: Sequence[Tensor | None],
     shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Raise ValueError for the first tensor that does not have the shape of the same index.
+    """Raise ValueError unless each tensor has the shape at the same index in `shapes`.
 
-    A tensor that is None is skipped. `owner` and `names` appear in the message.
+    A tensor that is None is skipped. `owner` and the tensor's name appear in the message.
     """
     for name, tensor, shape in zip(names, tensors, shapes, strict=True):
         if tensor is not None and tensor.shape != shape:

@@ -11,7 +11,7 @@ WORD = r"\w[\w.-]{0,63}"
 
 
 def nearest(given: object, valid: Iterable[str]) -> str | None:
-    """Return the valid name closest to the given one, ignoring case; None if nothing is close."""
+    """Return the valid name most similar to `given`, ignoring case; None if no name is similar."""
     by_lower_case = {str(name).lower(): str(name) for name in valid}
     match = get_close_matches(str(given).lower(), by_lower_case, n=1, cutoff=0.5)
     return by_lower_case[match[0]] if match else None

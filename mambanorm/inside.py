@@ -2,7 +2,7 @@
 
     record_sites       values at each site of each block, while a `with` block is open
     token_norms        ‖y‖₂ of each token after each block: the data of the paper's Figure 9
-    singular_values    singular values of a matrix, such as a block's out_proj: those of Figure 10
+    singular_values    singular values of a matrix, such as out_proj: the data of Figure 10
 
 Recording does not change a model's results. The values at a site are (B, L, …); an image has
 L = H·W positions. SITES (arms.py) lists the sites of a Mamba block.

@@ -1,6 +1,6 @@
 """Public names of a package that are imported on first use (PEP 562).
 
-A package lists its names in the stub beside it, `__init__.pyi`:
+A package lists its public names in a stub next to its `__init__.py`, `__init__.pyi`:
 
     from mambanorm.block import MambaBlock as MambaBlock
 

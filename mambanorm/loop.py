@@ -149,7 +149,7 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of one step, counted from 1 to `steps`.
 
-    It grows linearly to `lr` in `warmup_steps` steps, then follows a schedule of SCHEDULES.
+    The rate grows linearly to `lr` in `warmup_steps` steps, then follows one of SCHEDULES.
     """
     if step <= warmup_steps:
         return lr * (step / warmup_steps)

@@ -165,7 +165,7 @@ def option_cases():
     yield (
         "a norm of no d",
         lambda: mn.register_norm("Bad", **entry)(lambda: None),
-        "needs a class or function of d",
+        "must be a class or function of d",
     )
     yield (
         "a factory of nothing",

@@ -109,7 +109,7 @@ class SequenceClassifier(Classifier):
         self._check(x, lengths)
         x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
         for block, drop_path in zip(self.blocks, self.drop_paths, strict=True):
-            x = drop_path.around(block(x, lengths), x)
+            x = drop_path.drop_branch(block(x, lengths), x)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
 
 

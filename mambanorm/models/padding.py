@@ -51,5 +51,5 @@ def _check_mask(mask: Tensor, valid: Tensor) -> None:
     if len(split):
         raise ValueError(
             f"row {int(split[0])} of attention_mask has padding between valid positions: "
-            "pad on one side of a row"
+            "padding must come before or after all of them"
         )

@@ -77,14 +77,14 @@ def scale_out_proj(blocks: nn.ModuleList) -> None:
         block.get_parameter("out_proj.weight").div_(math.sqrt(len(blocks)))
 
 
-def check_values_of(x: object, axes: str, last: int) -> None:
-    """Raise ValueError unless x is a non-empty tensor of real numbers of shape (axes, last).
+def check_values_of(x: object, axes: str, last_size: int) -> None:
+    """Raise ValueError unless x is a non-empty tensor of real numbers, (*axes, last_size).
 
-    `axes` is text, such as "B, L"; `last` is the required size of the last axis.
+    `axes` names the axes before the last one, as in "B, L".
     """
-    form = f"({axes}, {last})"
+    form = f"({axes}, {last_size})"
     values = check_tensor("x", x, f"of real values {form}")
-    is_shaped = values.dim() == axes.count(",") + 2 and values.shape[-1] == last
+    is_shaped = values.dim() == axes.count(",") + 2 and values.shape[-1] == last_size
     if not is_shaped or values.dtype not in REAL or not values.numel():
         raise ValueError(
             f"expected real values {form}, at least one, got {values.dtype} {tuple(values.shape)}"
@@ -269,6 +269,6 @@ class DropPath(nn.Module):
         mask = branch.new_empty(len(branch), *[1] * (branch.dim() - 1)).bernoulli_(1 - self.rate)
         return branch * (mask / (1 - self.rate))
 
-    def around(self, y: Tensor, x: Tensor) -> Tensor:
+    def drop_branch(self, y: Tensor, x: Tensor) -> Tensor:
         """Return x + forward(y − x), for the output y = x + branch of a block with input x."""
         return x + self(y - x) if self.training and self.rate else y

@@ -80,11 +80,12 @@ class Norm(nn.Module):
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
-        member = gamma  # one tensor is enough: all parameters and buffers share device and dtype
-        if member is None and (self._parameters or self._buffers or self._modules):
-            member = next(chain(self.parameters(), self.buffers()), None)
-        if member is not None:
-            check_like_weight("x", x, member, type(self).__name__)
+        # one tensor is enough, because all parameters and buffers share a device and dtype
+        weight = gamma
+        if weight is None and (self._parameters or self._buffers or self._modules):
+            weight = next(chain(self.parameters(), self.buffers()), None)
+        if weight is not None:
+            check_like_weight("x", x, weight, type(self).__name__)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         """Return γ and β, each None if the norm has none."""

@@ -228,9 +228,9 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
 
 
 def _other_dtypes(make: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
-    """Return a text such as "float32 for float16" for each dtype of x that the output changes.
+    """Return texts such as "float32 for float16", one per dtype of x that the output does not have.
 
-    The norm must work in float32; another dtype in which it fails is skipped.
+    The norm must work in float32; any other dtype in which it fails is skipped.
     """
     changes = []
     for dtype in REAL:
@@ -251,9 +251,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def contradiction(behaviour: Behaviour, axes: Sequence[str], causal: bool) -> str:
-    """Return as text how the behaviour first contradicts the declared axes and causality, or "".
+    """Return the first contradiction between behaviour and declaration as text, or "" for none.
 
-    Wrong gradients, dtypes, uses of padding and hidden state contradict every declaration.
+    `axes` and `causal` are the declaration. Wrong gradients, wrong dtypes, statistics that contain
+    padding, and hidden state contradict every declaration.
     """
     if causal and behaviour.looks_ahead:
         late, early = behaviour.looks_ahead

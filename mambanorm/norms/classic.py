@@ -5,7 +5,7 @@ base classes `TokenNorm` and `SequenceNorm`, which differ in the axes of a stati
 
 LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints statistics Π(X) over D·L
 instead: these norms are LN-DL and RMSN-DL here (I14). GN takes its statistics over L as well, as
-torch's GroupNorm does; GN-token does not, as the norm of Mamba-2.
+torch's GroupNorm does; GN-token takes them per token, as Mamba-2's norm does.
 """
 
 import torch
@@ -64,8 +64,9 @@ class NoNorm(Norm):
 class BatchNorm(SequenceNorm):
     """Batch norm over B and L, as torch.nn.BatchNorm1d.
 
-    Training mode normalizes with the biased variance and adds the unbiased variance to the running
-    statistics with weight `momentum`. Eval mode normalizes with the running statistics.
+    Training mode normalizes with the batch's biased variance, but updates the running variance with
+    the unbiased variance; `momentum` is the weight of the new value. Eval mode normalizes with the
+    running statistics.
 
     This class is not a subclass of torch's BatchNorm1d, which expects (B, D, L) and takes no
     lengths. So torch's update_bn and convert_sync_batchnorm ignore this class: use the clinic's

@@ -23,8 +23,8 @@ from mambanorm.kernels.backends import fused_on_cpu
 class Moments(NamedTuple):
     """Mean `m` and centred second moment `v`, (B, 1, D), over `n` positions, (B, 1, 1) or int.
 
-    `x` is the input again. Normalize this x, not the original one: the gradient through
-    the moments and the direct gradient are then added in one pass.
+    `x` is the input again. Normalize this x, not the original one: the gradient through the moments
+    and the direct gradient are then added in one pass.
     """
 
     x: Tensor

@@ -12,8 +12,8 @@ Choices of this implementation where the paper is open or inconsistent:
   this variance by the law of total variance; `"literal"` computes the printed equations.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval mode BN uses its running statistics.
 
-NormVary's statistics contain later positions, so it is not causal. mambanorm_study has a causal
-version for language models, NormVary-token, and SwitchNorm, NormVary's predecessor.
+NormVary's statistics contain later positions, so NormVary is not causal. mambanorm_study has a
+causal version for language models, NormVary-token, and SwitchNorm, NormVary's predecessor.
 """
 
 import torch

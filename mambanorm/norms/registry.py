@@ -114,7 +114,9 @@ def register_norm(
                 f"(taken: {', '.join(NORMS)})"
             )
         if not callable(factory) or not inspect.signature(factory).parameters:
-            raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
+            raise ValueError(
+                f"norm {name!r} must be a class or function of d, got {shown(factory)}"
+            )
         entry = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
         if not entry.built_in:  # built-in norms are measured by the tests
             entry = replace(entry, doubt=_measured_contradiction(entry))
@@ -134,7 +136,7 @@ def _measured_contradiction(entry: NormEntry) -> str:
     try:
         behaviour = measure(lambda: _build_norm(entry, CHANNELS))
     except Exception as error:  # a norm of yours may raise anything
-        return f"trying it ended in {type(error).__name__}: {str(error)[:120]}"
+        return f"a trial pass raised {type(error).__name__}: {str(error)[:120]}"
     return contradiction(behaviour, entry.axes, entry.causal)
 
 

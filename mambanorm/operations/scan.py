@@ -65,7 +65,7 @@ def selective_scan(
     check_selective_scan(u, delta, A, B, C, D, z, delta_bias)
     inputs = u, delta, A, B, C, D, delta_bias, delta_softplus
     name = choose_backend(backend, u, A.shape[1], vary=B.dim() > 2 and C.dim() > 2)
-    use_reference = name == "reference" or _continues(initial_state, u.shape[2])
+    use_reference = name == "reference" or _needs_reference(initial_state, u.shape[2])
     if use_reference or (name == "cpu" and _may_grow(delta, A, delta_bias, delta_softplus)):
         out, last = scan_reference(*inputs, return_last_state, initial_state)
     else:
@@ -111,7 +111,7 @@ def low_rank_scan(
     check_low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D)
     dt, B, C = (m if m.dim() == 4 else m.unsqueeze(2) for m in (dt, B, C))  # (B, L, G, ·)
     inputs = u, dt, B, C, dt_weight, dt_bias, A_log, D
-    scan = None if _continues(state, u.shape[1]) else low_rank_kernel(backend, *inputs)
+    scan = None if _needs_reference(state, u.shape[1]) else low_rank_kernel(backend, *inputs)
     if scan is not None:
         y, last = scan(*inputs, want_last=state is not None)
         return y if state is None else (y, last)
@@ -124,11 +124,11 @@ def low_rank_scan(
     return y.transpose(1, 2) if state is None else (y.transpose(1, 2), last)
 
 
-def _continues(state: Tensor | None, length: int) -> bool:
-    """Return True if the reference must compute a scan that starts from `state`.
+def _needs_reference(state: Tensor | None, length: int) -> bool:
+    """Return True if the reference must compute a scan of `length` steps that starts from `state`.
 
-    That is so if the state is not zero, because kernels start from zero, and for a scan of a single
-    step from any state, because the reference is faster there.
+    Kernels start from zero, so a state that is not zero needs the reference. A single step from a
+    given state uses the reference, too, because the reference is faster for one step.
     """
     return state is not None and (length == 1 or bool(state.any()))
 

@@ -146,8 +146,8 @@ class Mamba2Block(CausalBlock):
         return super().new_norm(site, name, options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
-        """Return the convolution's input (B, L, E + 2·G·N), gate z (B, L, E), and dt (B, L, H)."""
-        z, xBC, dt = split_linear(self.in_proj, h, [self.d_inner, self.convolved, self.n_heads])
+        """Return the convolution's input (B, L, E + 2·G·N), gate z (B, L, E) and dt (B, L, H)."""
+        z, xBC, dt = split_linear(self.in_proj, h, [self.d_inner, self.conv_channels, self.n_heads])
         return xBC, z, dt
 
     def select(

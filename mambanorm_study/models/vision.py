@@ -311,7 +311,7 @@ class ImageClassifier(ImageReader):
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
         x = self.stem_norm(self.positional(x).flatten(1, 2)).reshape(x.shape)
         for depth, block in enumerate(self.blocks, start=1):
-            x = self.drop_paths[depth - 1].around(block(x), x)
+            x = self.drop_paths[depth - 1].drop_branch(block(x), x)
             if depth in self.down_sample:
                 x = self.merging[str(depth)](x)
         return self.head(self.final_norm(x.flatten(1, 2)).mean(1))
