@@ -155,7 +155,7 @@ def _paste_box(
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return a batch's mean loss: `label_loss`, over mixed labels if any, and the teacher's part."""
+    """Return a batch's mean loss: `label_loss`, over all mixed labels, and the teacher's part."""
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
