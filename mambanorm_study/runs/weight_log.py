@@ -1,7 +1,8 @@
 """Records a model's weights during training, for Figure 10 and Appendix B.
 
 A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the weights and
-the sizes of the outputs of the last steps. σ_1 ≥ σ_2 ≥ … are the singular values of a weight matrix.
+the sizes of the outputs of the last steps. σ_1 ≥ σ_2 ≥ … are the singular values of a weight
+matrix.
 """
 
 import math
@@ -225,9 +226,9 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
 def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
     """Return a frame with one row per selector and class: block, depth, label, w0 and sd.
 
-    block: name of the norm with the selector. w0, sd: mean and standard deviation of w₀ over the tokens of the class
-    in the first `rows` rows of the split, without padding. The model is evaluated in eval mode; its
-    state is restored afterwards.
+    block: name of the norm with the selector. w0, sd: mean and standard deviation of w₀ over the
+    tokens of the class in the first `rows` rows of the split, without padding. The model is
+    evaluated in eval mode; its state is restored afterwards.
     """
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
