@@ -1,11 +1,12 @@
-"""`train`: one run of the study, from config to RunResult. The loop itself is mambanorm/loop.py.
+"""Trains and tests one run: from RunConfig to RunResult. The loop itself is mambanorm/loop.py.
 
 Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient,
 records the step and the first non-finite site, and is scored as chance. Validation selects the
-step; the test split is read once.
+weights that are tested; the test split is used once.
 
 Comparisons are paired: the seed alone decides the initial weights of every shared parameter, the
-batch order and, on the small tasks, the split. Two arms with one seed differ only in their norms.
+batch order and, on the small tasks, the split. Two arms with the same seed differ only in their
+norms.
 """
 
 import math
@@ -47,16 +48,16 @@ def train(
     """Train the model of a config and test it once.
 
     on_step(step, model, loss): called after each optimizer step.
-    checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
-    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does
-    not count lost work.
-    runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
+    checkpoint_dir: folder in which a checkpoint is saved every `checkpoint_every_s` seconds. If it
+    has a checkpoint, the run continues from there to the same result, bit for bit
+    (runs/training_state.py). `wall_s` does not count work that was lost after the checkpoint.
+    runs_dir: the store with the runs that the config names as `teacher` or `start`; None means the
     default store.
 
     Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
     ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
-    than the data, more threads than the machine has), TypeError for anything but a RunConfig. Never
-    raises for divergence.
+    than the data, more threads than the machine has), TypeError if `config` is not a RunConfig.
+    Divergence raises no exception.
     """
     check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
@@ -67,7 +68,7 @@ def train(
         model = build_model(config, data)
         regimen.load_start_weights(model, config, runs_dir)
         teacher = regimen.load_teacher(
-            config, lambda other: build_model(other, data).to(device), runs_dir
+            config, lambda teacher: build_model(teacher, data).to(device), runs_dir
         )
         state = TrainingState(
             model.to(device), config, by_loss=data.units is not None or data.per_position
@@ -78,12 +79,12 @@ def train(
             state.log.snapshot(0)
 
         diverged_batch = None
-        # a run that stopped early may be continued from its last checkpoint
+        # the checkpoint may be that of a run that has stopped early
         if not is_out_of_patience(state, config):
             diverged_batch = fit(
                 model,
                 state.optimizer,
-                batches_left(config, data, rows_used, device, state),
+                remaining_batches(config, data, rows_used, device, state),
                 partial(
                     regimen.loss_parts, config, teacher, data.units, state.log.recording_outputs
                 ),
@@ -108,7 +109,7 @@ def _test(
     diverged_batch: Batch | None,
     memory: machine.PeakMemory,
 ) -> RunResult:
-    """Test the best weights of a run that has ended, and return its result."""
+    """Test the best weights of a run whose training has ended. Return the run's result."""
     site = (
         None
         if diverged_batch is None
@@ -131,14 +132,14 @@ def _test(
     )
 
 
-def batches_left(
+def remaining_batches(
     config: RunConfig, data: TaskData, rows_used: int, device: torch.device, state: TrainingState
 ) -> Iterator[Batch]:
-    """Yield the batches after the steps that the curve already has, and count their positions."""
+    """Yield the batches of the steps that remain, and add their positions to `state.tokens`."""
     order = batch_order(config.seed, rows_used, config.batch_size, config.steps)
     for rows in islice(order, len(state.curve), None):
         batch = to_device(data.train.batch(rows), device)
-        state.tokens += positions(*batch[:2], data.patch)
+        state.tokens += count_positions(*batch[:2], data.patch)
         yield batch
 
 
@@ -151,7 +152,7 @@ def after_step(
     checkpoint: Checkpoint,
     step: int,
 ) -> bool:
-    """Record and evaluate a step, save a checkpoint, and return True to stop early."""
+    """Record a step, evaluate and save a checkpoint if due. Return True to stop early."""
     row = state.curve[-1]
     if state.averaged is not None:
         state.averaged.update_parameters(state.model)
@@ -168,7 +169,7 @@ def after_step(
 
 
 def is_out_of_patience(state: TrainingState, config: RunConfig) -> bool:
-    """Return True if the last `patience` evaluations were no better. False for patience 0."""
+    """Return True if none of the last `patience` evaluations was the best; False for patience 0."""
     return 0 < config.patience <= state.best.worse_evaluations
 
 
@@ -180,9 +181,9 @@ def result_of(
     nonfinite_site: str | None,
     **measured: float | str,
 ) -> RunResult:
-    """Return the result of a run from its last state and its test predictions.
+    """Return the result of a run, made from its last state and its test predictions.
 
-    measured: wall_s, tokens_per_s, peak_memory_mb and backend.
+    measured: the fields wall_s, tokens_per_s, peak_memory_mb and backend of the result.
     """
     diverged = nonfinite_site is not None
     curve, best, model = state.curve, state.best, state.evaluated_model
@@ -224,7 +225,7 @@ def result_of(
 def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int) -> str:
     """Return the first non-finite site of the step that has just diverged on this batch.
 
-    Sites come in the order of computation: the forward pass, then the gradients backward.
+    Sites are searched in the order of computation: the forward pass, then the backward pass.
     """
     inputs, lengths, _ = batch
     inputs, _ = regimen.mix_rows(*batch, config, step)
@@ -246,7 +247,7 @@ def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int)
 
 
 def check_data(config: RunConfig, data: TaskData | Shape) -> int:
-    """Return the number of training rows that a run uses, 0 if the shape does not state it.
+    """Return the number of training rows that a run uses, or 0 if a Shape does not state it.
 
     Raises ValueError if the config does not fit the data.
     """
@@ -270,14 +271,14 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
         ("batch_size", rows_used, f"the {rows_used:,} {split}"),
         ("micro_batch", config.batch_size, f"batch_size={config.batch_size}"),
     ]
-    for name, limit, whole in limits:
+    for name, limit, limit_text in limits:
         value = getattr(config, name)
         if value > limit:
-            raise ValueError(f"{name}={value} is beyond {whole}: at most {limit} fit")
+            raise ValueError(f"{name}={value} is beyond {limit_text}: at most {limit} fit")
     return rows_used
 
 
-def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
+def count_positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
     """Return how many positions of a batch the blocks process, without padding."""
     if lengths is not None:
         return int(lengths.sum())

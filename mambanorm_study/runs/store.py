@@ -1,4 +1,4 @@
-"""The run store: one folder for each run, complete or absent, with a checksum for each file.
+"""The run store: one folder per run, either complete or absent, with a checksum of each file.
 
     runs/<run_id>/              config.json  result.json  curves.parquet  predictions.npz
                                 diagnostics.npz  checkpoint.safetensors
@@ -6,12 +6,12 @@
     runs/.resume-<run_id>/      checkpoint of an unfinished run (runs/training_state.py), deleted
                                 once the run is stored
     runs/.lease-<run_id>        locked by the process that trains the run (runs/worker.py)
-    runs/.unfinished-…/         a run that is being written; left over if its process is killed
+    runs/.unfinished-…/         a run that is being written; stays if the process is killed
 
 A run is written to a temporary folder, which is renamed after its content has reached the disk.
-Reading checks the files: `load_runs` checks config, result and the size of every file, `StoredRun`
-checks each other file when it is loaded. A damaged folder is skipped with a warning that names it.
-It is never deleted: when its run is trained again, the folder is renamed to
+`load_runs` checks the checksums of config and result and the sizes of all files; `StoredRun` checks
+the checksum of every other file when it loads the file. A damaged folder is skipped with a warning
+that names the folder. It is never deleted: when its run is trained again, the folder is renamed to
 `<run_id>.damaged-…`.
 """
 
@@ -67,9 +67,9 @@ def runs_dir(path: str | Path | None = None) -> Path:
 
 
 def check_store(directory: str | Path | None = None) -> Path:
-    """Return the folder of the run store, created if missing.
+    """Return the folder of the run store, after creating it if it is missing.
 
-    Raises OSError if it is a file, is read-only or cannot be created.
+    Raises OSError if the path is a file, or the folder is read-only or cannot be created.
     """
     store = writable_folder(runs_dir(directory), "the run store")
     make_folder(store)
@@ -86,10 +86,11 @@ def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
 
 
 def find_run(run: RunConfig | str, directory: str | Path | None = None) -> StoredRun | None:
-    """Return the stored run with this config or run_id, or None.
+    """Return the stored run with this config or run_id, or None if it is not stored.
 
-    A run of an older SCHEMA, or one whose config was edited, does not count. A damaged run gives a
-    warning and None. Raises PermissionError if this user cannot read the run.
+    Warns and returns None if the run is damaged, which includes an edited config and an older
+    SCHEMA, or names a norm or the like that is not registered. Raises PermissionError if this user
+    cannot read the run.
     """
     run_id = run if isinstance(run, str) else run.run_id
     return _read_runs(runs_dir(directory), [run_id]).get(run_id)
@@ -103,11 +104,12 @@ def load_runs(
 ) -> pd.DataFrame:
     """Return the run frame: one row per stored run, with the columns COLUMNS.
 
-    configs: only the runs of these configs, in their order. scale: only the runs of this scale.
+    configs: return only the runs of these configs, in the order of the configs. scale: return only
+    the runs of this scale.
 
-    Damaged runs and runs that this user cannot read are left out, with a warning that names each;
-    so are runs of a norm, optimizer or the like that is not registered, with a warning.
-    Raises TypeError for an item of `configs` that is not a RunConfig.
+    Left out, with a warning per run, are damaged runs, runs that this user cannot read, and runs
+    whose norm, optimizer or the like is not registered. Raises TypeError for an item of `configs`
+    that is not a RunConfig.
     """
     store = runs_dir(directory)
     # unfinished and damaged folders have a dot in the name
@@ -122,7 +124,7 @@ def load_runs(
 def missing_runs(
     configs: Iterable[RunConfig], directory: str | Path | None = None
 ) -> list[RunConfig]:
-    """Return the configs whose runs are not in the store, each once.
+    """Return the configs whose runs are not in the store, without repetitions.
 
     Warns and raises as `find_run` does.
     """
@@ -134,7 +136,7 @@ def missing_runs(
 def _read_runs(
     store: Path, run_ids: Iterable[str], skip: tuple[type[Exception], ...] = (DamagedRun,)
 ) -> dict[str, StoredRun]:
-    """Return the complete runs by id. Warn if reading raises an exception of `skip`."""
+    """Return run_id → stored run. Leave out a run, with a warning, if reading it raises `skip`."""
     runs: dict[str, StoredRun] = {}
     for run_id in dict.fromkeys(run_ids):
         try:
@@ -153,8 +155,8 @@ def _read_runs(
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     """Write a run, delete its checkpoint and return its folder.
 
-    An intact run that is already stored is kept. An OSError, such as a full disk, leaves no
-    incomplete folder behind.
+    If the store has the run already and it is intact, the stored run is kept. An OSError, such as
+    that of a full disk, leaves no incomplete folder behind.
     """
     store = runs_dir(directory)
     make_folder(store)
@@ -167,15 +169,16 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
 
 def _store(result: RunResult, folder: Path) -> None:
     """Write a run to a temporary folder, then rename the folder."""
-    store, mark = folder.parent, uuid.uuid4().hex
-    temporary = store / f"{UNFINISHED}{folder.name}-{mark}"
-    temporary.mkdir()  # mkdtemp would make it readable by its owner alone; a store may be shared
+    store, unique_suffix = folder.parent, uuid.uuid4().hex
+    temporary = store / f"{UNFINISHED}{folder.name}-{unique_suffix}"
+    # not mkdtemp, whose folders only their owner can read: users may share a store
+    temporary.mkdir()
     try:
         _write(result, temporary)
         for path in (*temporary.iterdir(), temporary):
             sync_to_disk(path)
         if folder.exists() and find_run(folder.name, store) is None:
-            folder.rename(folder.with_name(f"{folder.name}.damaged-{mark[:8]}"))
+            folder.rename(folder.with_name(f"{folder.name}.damaged-{unique_suffix[:8]}"))
         temporary.rename(folder)
         sync_to_disk(store)
     except BaseException as error:
@@ -187,7 +190,7 @@ def _store(result: RunResult, folder: Path) -> None:
 
 
 def _write(result: RunResult, folder: Path) -> None:
-    """Write the files of a run, the manifest last."""
+    """Write the files of a run to a folder, the manifest last."""
     (folder / "config.json").write_text(result.config.to_json())
     (folder / "result.json").write_text(json.dumps(result.facts(), indent=2, allow_nan=False))
     result.curves.to_parquet(folder / "curves.parquet", index=False)
@@ -203,13 +206,13 @@ def _write(result: RunResult, folder: Path) -> None:
 
 
 def tidy(directory: str | Path | None = None) -> None:
-    """Delete unfinished copies and checkpoints of runs that are stored.
+    """Delete the unfinished copies and the checkpoints of runs that are stored.
 
-    Files of other runs, also of damaged ones, stay, because another process may train these runs.
+    Files of missing or damaged runs stay, because another process may be training these runs.
     """
     store = runs_dir(directory)
     for path in [*store.glob(f"{UNFINISHED}*"), *store.glob(f"{RESUME}*")]:
         run_id = path.name.removeprefix(UNFINISHED).removeprefix(RESUME)[:16]
-        with suppress(ValueError, OSError):  # damaged, or unreadable for this user
+        with suppress(ValueError, OSError):  # the run is damaged, or this user cannot read it
             if read_run(store / run_id) is not None:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Trains many runs on Dask: skips stored runs and survives a worker that dies.
+"""Trains many runs with Dask: skips stored runs and goes on if a worker dies.
 
-The engine is Dask distributed: a local cluster by default, any scheduler by its address, and this
-process with `workers=0` for debugging. Several sweeps may share one store: each run is locked
-before it is trained (runs/worker.py), and a sweep ends when the runs that other processes train
-have ended, too.
+The runs are trained by workers on this machine (the default), by the workers of a Dask scheduler,
+or for debugging in this process (`workers=0`). Several sweeps may share one store: each run is
+locked before it is trained (runs/worker.py), and a sweep also waits for those of its runs that
+other processes train.
 
-runs/cluster.py starts the workers, runs/worker.py is what each of them does.
+runs/cluster.py starts the workers; runs/worker.py has the function that each worker calls.
 """
 
 import errno
@@ -30,7 +30,8 @@ from mambanorm_study.runs.store import COLUMNS, check_store, load_runs, missing_
 from mambanorm_study.runs.worker import Outcome, run_one
 from mambanorm_study.tasks import check_task
 
-APPEARS_S = 60.0  # a network disk may take this long to show what another machine wrote
+# Seconds that a network disk may take to show a run that another machine wrote.
+NETWORK_DISK_DELAY_S = 60.0
 
 
 def sweep(
@@ -43,22 +44,25 @@ def sweep(
     progress: bool = True,
     source: str | None = "trained",
 ) -> pd.DataFrame:
-    """Train the runs that the store lacks. Return the run frame of all configs, in their order.
+    """Train the runs that are not in the store. Return the run frame of the configs in their order.
 
-    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads the recorded
-    runs and trains the others; None = the environment's, else "auto".
+    source: "trained" trains all runs; "recorded" only reads recorded results; "auto" reads the runs
+    that are recorded and trains the other runs; None means `MAMBANORM_SOURCE`, else "auto".
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
-    and the reason in `error`. It is not stored, so the next sweep tries it again.
+    and the reason in the column `error`. It is not stored, so the next sweep trains it again.
 
     Before training, raises TypeError for an item that is not a RunConfig, ValueError for no config,
     an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
-    scheduler that does not answer. During training, raises ConnectionError if the scheduler is lost
-    and OSError if the disk is full. Stored runs stay, and the same sweep continues from there.
+    scheduler that does not answer. During training, raises ConnectionError if the connection to the
+    scheduler is lost and OSError if the disk is full. The runs stored by then are kept; sweep again
+    to train the missing runs.
     """
     configs = grid.unique(configs)
     if not configs:
-        raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
+        raise ValueError(
+            "configs is empty, there is nothing to train: `grid` makes a list of configs"
+        )
     for config in configs:
         check_task(config.task)
     source = check_source(source)
@@ -89,8 +93,8 @@ def _train_missing(
     runs_dir: str | Path | None,
     progress: bool,
 ) -> dict[str, str]:
-    """Train the runs that the store lacks. Return run_id → error of those that failed."""
-    # the longest first, so that none of them runs alone at the end
+    """Train the runs that are not in the store. Return run_id → error of the runs that failed."""
+    # the longest runs first, so that no long run is left to train alone at the end
     todo = sorted(missing_runs(configs, runs_dir), key=grid.relative_cost, reverse=True)
     if not todo:
         return {}
@@ -105,7 +109,7 @@ def _train_missing(
     }
     with cluster.open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
-            if outcome.full:
+            if outcome.disk_full:
                 raise OSError(
                     errno.ENOSPC,
                     f"the disk of the run store {store} is full: "
@@ -121,9 +125,9 @@ def _train_missing(
 def _frame_with_failures(
     configs: list[RunConfig], errors: dict[str, str], runs_dir: str | Path | None
 ) -> pd.DataFrame:
-    """Return the run frame of the configs, failed runs last.
+    """Return the run frame of the configs, with the failed runs last.
 
-    Warns of each run that failed or is not in the store.
+    Warns about each run that failed or is not in the store.
     """
     done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
     stored_ids = set(done.run_id)
@@ -131,7 +135,8 @@ def _frame_with_failures(
     for config in configs:
         if config.run_id not in stored_ids:
             error = errors.get(
-                config.run_id, "it is not in the store after its training: do all see one store?"
+                config.run_id,
+                "the run is not in the store after its training: do all workers see one store?",
             )
             failed.append({**result.config_row(config), "status": "failed", "error": error})
             warnings.warn(
@@ -147,38 +152,45 @@ def _frame_with_failures(
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield each run and its outcome when the run has ended.
+    """Train the runs in waves. Yield each config and its outcome when its run has ended.
 
-    A run comes after the runs of the list that it names as `teacher` or `start`. Of runs that do
-    not depend on each other, those that other processes train come last.
+    A run whose `teacher` or `start` is in `todo` is trained in a wave after that run. In each wave,
+    the runs that other processes train come last.
     """
     while todo:
         ids = {config.run_id for config in todo}
         wave = [config for config in todo if not ids & {config.teacher, config.start}]
         todo = [config for config in todo if ids & {config.teacher, config.start}]
-        held, stored = [], []
+        held_configs, stored_configs = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
-                held.append(config)
+                held_configs.append(config)
             else:
                 if not outcome.error:
-                    stored.append(config)
+                    stored_configs.append(config)
                 yield config, outcome
-        if held:
-            tqdm.write(f"waiting for {plural(len(held), 'run')} that others train", file=sys.stderr)
-            yield from _run_all(held, client, store, wait=True)
-        deadline = time.monotonic() + APPEARS_S
-        while client is not None and missing_runs(stored, store) and time.monotonic() < deadline:
+        if held_configs:
+            tqdm.write(
+                f"waiting for {plural(len(held_configs), 'run')} that other processes train",
+                file=sys.stderr,
+            )
+            yield from _run_all(held_configs, client, store, wait=True)
+        deadline = time.monotonic() + NETWORK_DISK_DELAY_S
+        while (
+            client is not None
+            and missing_runs(stored_configs, store)
+            and time.monotonic() < deadline
+        ):
             time.sleep(1.0)
 
 
 def _run_all(
     todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield the outcome of each run, trained in this process or on a scheduler's workers.
+    """Train the runs in this process or on Dask's workers. Yield each config and its outcome.
 
-    Dask retries a run whose worker died three times (`allowed-failures`). Raises ConnectionError if
-    the scheduler is lost.
+    wait: wait for runs that other processes train. If a worker dies, Dask starts its run again, up
+    to three times (`allowed-failures`). Raises ConnectionError if the scheduler is lost.
     """
     imports = load_imports()
     if client is None:
@@ -190,12 +202,12 @@ def _run_all(
             raise CancelledError
         futures = {}
         for config in todo:
-            key = f"run-{uuid.uuid4().hex}"  # another sweep may send the same run to the scheduler
+            key = f"run-{uuid.uuid4().hex}"  # unique: another sweep may send the same run
             future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
             futures[future] = config
         for future in as_completed(futures):
-            is_lost = future.status == "error"  # such as KilledWorker
-            outcome = Outcome(str(future.exception())) if is_lost else future.result()
+            has_failed = future.status == "error"  # such as KilledWorker
+            outcome = Outcome(str(future.exception())) if has_failed else future.result()
             yield futures[future], outcome
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(

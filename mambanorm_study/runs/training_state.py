@@ -1,6 +1,6 @@
-"""The state of a run while it trains, and the checkpoint that saves it.
+"""The state of a run while it trains, and the checkpoint that saves this state.
 
-runs/run.py calls both after each step; runs/weight_log.py records the weights.
+runs/run.py updates both after each step. runs/weight_log.py records the weights.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ CHECKPOINT = "checkpoint"
 
 @dataclass
 class BestWeights:
-    """The weights with the highest validation score so far; of equal scores, the first.
+    """The weights with the highest validation score so far; of equal scores, the first counts.
 
     The score is the accuracy, or with `by_loss` the negative loss. A regression uses the loss,
-    because every model worse than the training mean has accuracy 0.
+    because every model that is worse than the training mean has accuracy 0.
     """
 
     by_loss: bool = False
@@ -37,10 +37,10 @@ class BestWeights:
     accuracy: float = math.nan
     step: int = 0
     weights: dict[str, Tensor] | None = None
-    worse_evaluations: int = 0  # since the best one
+    worse_evaluations: int = 0  # evaluations since the best one
 
     def update(self, row: dict[str, Any], model: nn.Module) -> None:
-        """Keep the model's weights if a row of the curve is the best evaluation so far."""
+        """Keep the model's weights if `row`, a row of the curve, has the best evaluation so far."""
         score = row["val_accuracy"]
         if self.by_loss:
             score = -row["val_loss"] if math.isfinite(row["val_loss"]) else -math.inf
@@ -55,11 +55,11 @@ class BestWeights:
 class TrainingState:
     """Everything that changes during a run: the content of a checkpoint.
 
-    averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None without.
-    w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as BN's running
-    statistics, are copied from the model.
-    curve: one row per step. tokens: positions that the blocks have processed, without padding.
-    by_loss: the best evaluation is the one with the lowest loss (`Best`).
+    averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None if
+    `config.ema` is 0. w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as
+    BN's running statistics, are copied from the model.
+    curve: one row per step. tokens: number of positions that the blocks have processed, without
+    padding. by_loss: the best evaluation is that with the lowest loss (`BestWeights`).
     """
 
     def __init__(self, model: nn.Module, config: RunConfig, by_loss: bool = False):
@@ -81,7 +81,7 @@ class TrainingState:
 
     @property
     def seconds(self) -> float:
-        """Training time in seconds, without work that was lost when a process was killed."""
+        """Training time in seconds, without time that was lost when the process was killed."""
         return time.perf_counter() - self.start
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state in place."""
+        """Restore the state that `state_dict` returned."""
         self.model.load_state_dict(state["model"])
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
@@ -110,7 +110,7 @@ class TrainingState:
 
 
 def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Return the optimizer that a config names, for a model."""
+    """Return the optimizer of a config for the parameters of a model."""
     return build_optimizer(
         model,
         lr=config.lr,
@@ -123,15 +123,15 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
 class Checkpoint:
     """A callback that saves the state of a run to the file `<folder>/checkpoint`.
 
-        first line          SHA-256 of the other lines, in hexadecimal
-        other lines         torch.save of run_id and `TrainingState.state_dict()`
+        first line          SHA-256 of the rest of the file, in hexadecimal
+        rest                torch.save of run_id and `TrainingState.state_dict()`
 
-    A run that was killed continues from it. On the same machine its result is the same bit for bit.
-    The batch order is not saved: it depends on the seed and the step.
+    A run that was killed continues from its checkpoint; on the same machine, the result is the same
+    bit for bit. The batch order is not saved, because it depends on the seed and the step alone.
 
     A checkpoint is written at most every `every_s` seconds, completely or not at all
-    (basics/atomic.py). `folder=None` writes none. It is read with `weights_only`, so no code in it
-    is run.
+    (basics/atomic.py); `folder=None` writes no checkpoint. The file is read with `weights_only`, so
+    that no code in the file is run.
     """
 
     def __init__(
@@ -142,16 +142,16 @@ class Checkpoint:
         self.saved_at = time.monotonic()
 
     def load(self) -> None:
-        """Restore the state from the checkpoint, if there is one.
+        """Restore the state from the checkpoint if the file exists.
 
-        Warns and leaves the state as it is if the checkpoint is damaged, unreadable or of another
-        run; the next checkpoint replaces it.
+        Warns and leaves the state unchanged if the file is damaged, cannot be read or belongs to
+        another run; the next checkpoint replaces the file.
         """
         if self.path is None or not self.path.exists():
             return
         try:
             saved = self._read()
-        except Exception as error:  # torch raises many kinds for a file that it did not write
+        except Exception as error:  # torch raises many kinds of errors for a damaged file
             warnings.warn(
                 f"cannot continue from {self.path}, the run starts anew: {error}", stacklevel=3
             )
@@ -159,7 +159,7 @@ class Checkpoint:
             self.state.load_state_dict(saved)
 
     def __call__(self, step: int) -> None:
-        """Save a checkpoint if `every_s` seconds have passed. Warn if it cannot be written."""
+        """Save a checkpoint every `every_s` seconds. Warn if the file cannot be written."""
         if self.path is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:
@@ -178,16 +178,16 @@ class Checkpoint:
         """Return the saved state. Raise ValueError if it is damaged or of another run or model."""
         checksum, _, content = self.path.read_bytes().partition(b"\n")
         if checksum != hashlib.sha256(content).hexdigest().encode():
-            raise ValueError("it is truncated or altered: its checksum does not match")
+            raise ValueError("the file is truncated or altered: its checksum does not match")
         device = next(self.state.model.parameters()).device
         saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
         if saved["run_id"] != self.run_id:
-            raise ValueError(f"it belongs to run {saved['run_id']}, not to {self.run_id}")
+            raise ValueError(f"the file belongs to run {saved['run_id']}, not to {self.run_id}")
         expected = self.state.state_dict()
         shapes, expected_shapes = (
             {name: weight.shape for name, weight in state["model"].items()}
             for state in (saved, expected)
         )
         if saved.keys() != {"run_id", *expected} or shapes != expected_shapes:
-            raise ValueError("it was written by other code, for another model")
+            raise ValueError("the file was written by other code or for another model")
         return saved

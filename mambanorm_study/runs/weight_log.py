@@ -1,7 +1,8 @@
 """Records a model's weights during training, for Figure 10 and Appendix B.
 
-A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the last steps.
-Symbols: σ_1 ≥ σ_2 ≥ … are the singular values of a weight matrix.
+A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the weights and
+the sizes of the outputs of the last steps. σ_1 ≥ σ_2 ≥ … are the singular values of a weight
+matrix.
 """
 
 import math
@@ -24,7 +25,7 @@ from mambanorm_study.models.vision import VSSBlock
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split
 
-# The four parts of a block whose weights Appendix B measures, with their parameters.
+# Part of a block → its parameters. Appendix B measures the weights of these four parts.
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
     "conv1d": ("conv1d.weight", "conv1d.bias"),
@@ -32,7 +33,7 @@ BLOCK_PARTS = {
     "out_proj": ("out_proj.weight",),
 }
 
-# The four parts of each kind of block.
+# Class of a block → its four parts.
 PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
     # Δ, B and C of a Mamba-2 block come from in_proj
     Mamba2Block: {**BLOCK_PARTS, "SSM": ("dt_bias", "A_log", "D")},
@@ -54,7 +55,8 @@ PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
 def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
     """Return the smallest and largest expected singular value of a large random matrix.
 
-    Its entries are independent with standard deviation `std` (Marchenko & Pastur 1967).
+    The entries of the matrix are independent, with standard deviation `std` (Marchenko & Pastur
+    1967).
     """
     smaller, larger = sorted(math.sqrt(size) for size in shape)
     return std * (larger - smaller), std * (larger + smaller)
@@ -63,7 +65,7 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return all recorded spectra of out_proj: steps (T,) and singular values (T, layers, k).
 
-    arrays: `WeightLog.arrays()` or a stored run's diagnostics, with snapshots and ring.
+    arrays: `WeightLog.arrays()` or the diagnostics of a stored run.
     """
     prefixes = ("", "ring_") if "ring_step" in arrays else ("",)
     sigma = np.concatenate([arrays[f"{prefix}singular_values"] for prefix in prefixes])
@@ -74,15 +76,16 @@ def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 
 def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
-    """Return the singular values (layers, k) recorded nearest to a step."""
+    """Return the singular values (layers, k) at the recorded step that is nearest to `step`."""
     steps, sigma = sigma_history(arrays)
     return sigma[np.abs(steps - step).argmin()]
 
 
 def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
-    """Return the variances of singular values (layers, k) and σ_1 of the first and last block.
+    """Return two variances of singular values (layers, k), and σ_1 of the first and last layer.
 
-    within: mean over the layers of the variance in a layer. between: variance of the layers' means.
+    within: variance inside a layer, averaged over the layers. between: variance of the layers'
+    means.
     """
     return {
         "within": float(np.nanvar(sigma, axis=1).mean()),
@@ -93,7 +96,7 @@ def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
 
 
 def part_norms(block: Block) -> list[float]:
-    """Return the L2 norms of the four parts of a block, each over all its weights (Appendix B)."""
+    """Return the L2 norm of the weights of each of a block's four parts (Appendix B)."""
     parts = next(parts for kind, parts in PARTS.items() if isinstance(block, kind))
     return [
         float(torch.stack([block.get_parameter(name).detach().norm() for name in names]).norm())
@@ -102,29 +105,30 @@ def part_norms(block: Block) -> list[float]:
 
 
 class WeightLog:
-    """Records snapshots of the weights during a run, and the last steps in `ring`.
+    """Records snapshots of the weights during a run, and the last `ring_steps` steps in `ring`.
 
-    The ring shows the steps before a failure: the weights of out_proj after each step (Figure 10)
-    and the size of the blocks' outputs in its forward pass (Figure 9).
+    The ring buffer shows the steps before a failure: for each step, the weights of out_proj after
+    the step (Figure 10) and the size of the blocks' outputs in the step's forward pass (Figure 9).
     """
 
-    def __init__(self, model: nn.Module, ring: int = 8):
+    def __init__(self, model: nn.Module, ring_steps: int = 8):
         self.blocks = [block for _, block in blocks_of(model)]
         self.snapshots: list[dict[str, Tensor]] = []
-        self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring)
+        self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring_steps)
         self.outputs = torch.full((len(self.blocks),), math.nan, dtype=torch.float64)
 
     @contextmanager
     def recording_outputs(self) -> Iterator[None]:
-        """Record the largest ‖y‖₂ over the tokens of every block's output y inside the `with`.
+        """Record the largest ‖y‖₂ of a token in each block's output y inside the `with`.
 
-        Only the last forward pass is kept, such as the pass of the last micro-batch. Padding counts
-        as tokens. A token that is not finite counts as infinite. Does not synchronize the device.
+        Only the last forward pass is kept, such as that of the last micro-batch. Padding counts as
+        tokens. The norm of a token with a non-finite value counts as infinite. Does not synchronize
+        the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
         def record(block: nn.Module, _inputs: tuple, output: Tensor) -> None:
-            # float64, where squares do not overflow
+            # in float64, because squares may overflow in float32
             norms[block] = torch.linalg.vector_norm(output.detach(), dim=-1, dtype=torch.float64)
 
         with ExitStack() as hooks:
@@ -136,12 +140,12 @@ class WeightLog:
         )
 
     def record_step(self, step: int) -> None:
-        """Append out_proj's weights and the recorded outputs to the ring, dropping the oldest."""
+        """Append out_proj's weights and the outputs' sizes to the ring. Drop the oldest if full."""
         weights = [block.out_proj.weight.detach().clone() for block in self.blocks]
         self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
-        """Append the spectra and part norms at this step, and the weights of each NormVary."""
+        """Append a snapshot: out_proj's spectra, `part_norms` and the weights of each NormVary."""
         sigma = spectra([block.out_proj.weight for block in self.blocks])
         snapshot = {
             "step": torch.tensor(step),
@@ -159,20 +163,21 @@ class WeightLog:
         self.snapshots.append(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return snapshots and ring, for a checkpoint."""
+        """Return the snapshots and the ring for a checkpoint."""
         return {"snapshots": self.snapshots, "ring": list(self.ring)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore snapshots and ring."""
+        """Restore the snapshots and the ring."""
         self.snapshots = state["snapshots"]
         self.ring.extend(state["ring"])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return everything recorded, T snapshots and R steps of the ring.
+        """Return everything recorded as named arrays, with T snapshots and R steps of the ring.
 
-        step (T,), singular_values (T, layers, k), part_norms (T, layers, 4); with NormVary also
-        mixture (T, norms, 2, members). ring_step (R,), ring_singular_values (R, layers, k) and
-        ring_outputs (R, layers): the largest token's ‖y‖₂ after each block, residual included.
+        Snapshots: step (T,), singular_values (T, layers, k), part_norms (T, layers, 4); with
+        NormVary also mixture (T, norms, 2, members). Ring: ring_step (R,), ring_singular_values
+        (R, layers, k) and ring_outputs (R, layers), the largest ‖y‖₂ of a token, where y is the
+        block's output with the residual.
         """
         arrays = {
             name: torch.stack([snapshot[name].cpu() for snapshot in self.snapshots]).numpy()
@@ -187,12 +192,13 @@ class WeightLog:
 
 
 def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
-    """Return how far NormVary's weights moved from 1/5: one row per task and norm, by depth.
+    """Return how far NormVary's weights moved from 1/5: one row per task and norm.
 
-    runs: (task, seed) → run with a mixture. Columns: mean_weights and var_weights, the largest
-    change at the last snapshot over the seeds; largest, the larger of the two; reach, the change of
-    a weight whose logit rises by the sum of the learning rates while the other logits fall by it,
-    about the most that Adam can change a logit.
+    runs: (task, seed) → run with NormVary. Columns: norm, the norm's number in order of depth;
+    mean_weights and var_weights, the largest change of a weight until the last snapshot, over the
+    seeds; largest, the larger of these two; reach, the change of a weight whose logit rises by the
+    sum of the learning rates while the other logits fall by this sum, which is about the most that
+    Adam can change a logit.
     """
     rows = []
     for (task, _), run in runs.items():
@@ -218,18 +224,19 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
 
 @torch.no_grad()
 def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
-    """Return one row per selector and class: block, depth, label, w0 and sd.
+    """Return a frame with one row per selector and class: block, depth, label, w0 and sd.
 
-    block is the selector's name; w0 and sd are mean and standard deviation over the tokens of the
-    first `rows` rows, without padding. The model is evaluated in eval mode and then restored.
+    block: name of the norm with the selector. w0, sd: mean and standard deviation of w₀ over the
+    tokens of the class in the first `rows` rows of the split, without padding. The model is
+    evaluated in eval mode; its state is restored afterwards.
     """
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
-    with preserve_state(model), record_sites(model, ["selector"]) as seen:
+    with preserve_state(model), record_sites(model, ["selector"]) as recorder:
         model.eval()
         model(inputs.to(device), None if lengths is None else lengths.to(device))
     tables = []
-    for name, depth, _, weights in seen.values:
+    for name, depth, _, weights in recorder.values:
         w0 = weights[..., 0].double().cpu()  # (B, L)
         n_tokens = torch.full_like(labels, w0.shape[1]) if lengths is None else lengths
         is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]
@@ -245,7 +252,7 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
 
 
 def spectra(weights: Sequence[Tensor]) -> np.ndarray:
-    """Return the singular values of each matrix, (layers, k); smaller matrices end in NaN."""
+    """Return the singular values of each matrix, (layers, k); NaN fills the rows of small ones."""
     rows = [singular_values(weight) for weight in weights]
     k = max(map(len, rows))
     return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])

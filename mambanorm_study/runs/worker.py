@@ -1,12 +1,13 @@
 """Trains and stores one run, in a Dask worker or in this process.
 
-    <store>/.lease-<run_id>    locked by the process that trains the run, and deleted by it
+    <store>/.lease-<run_id>    the lease: a file that the process locks while it trains the run, and
+                               then deletes
 
-The lock is the kernel's (filelock; flock on Linux), so it ends with its process, however that ends.
-A lease that nobody has locked is free. A process that is paused keeps its lease. On a network disk
-whose server does not notice, so may a machine that died: delete the file to free the run. Two
-processes may then train the same run, as on a disk without locks. The run that is stored first
-stays, and both have the same result.
+The lock is held by the operating system (filelock; flock on Linux), so it ends when its process
+ends, for whatever reason. A lease file that no process has locked is free. A paused process keeps
+its lease. A machine that died may keep its lease if a network disk's server does not notice: delete
+the file to free the run. Two processes may then train the same run, as on a disk without locks. The
+run that is stored first is kept; both runs have the same result.
 """
 
 import errno
@@ -26,19 +27,19 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import LEASE, find_run, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two attempts to lock a lease
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # errors of a disk without locks
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # EDQUOT: the quota is exhausted
+NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOTSUP)  # error numbers of a disk without locks
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # EDQUOT: the quota is exhausted
 
 
 class Outcome(NamedTuple):
     """Outcome of one run: stored, failed (see `error`), or held by another process.
 
-    full: the error is a full disk.
+    held: another process trains the run. disk_full: the run failed because the disk is full.
     """
 
     error: str = ""
     held: bool = False
-    full: bool = False
+    disk_full: bool = False
 
 
 def run_one(
@@ -46,7 +47,7 @@ def run_one(
 ) -> Outcome:
     """Train and store one run in this process. Never raises an Exception.
 
-    A run that was killed continues from its last checkpoint. imports: what `load_imports` returned
+    A run that was killed continues from its last checkpoint. imports: the result of `load_imports`
     in the process that began the sweep. wait: wait for another process that trains the run.
     """
     try:
@@ -58,18 +59,18 @@ def run_one(
         if os.environ.get("MAMBANORM_DEBUG"):
             traceback.print_exc(file=sys.stderr)
         one_line = " ".join(f"{type(error).__name__}: {error}".split())
-        return Outcome(one_line, full=getattr(error, "errno", None) in DISK_FULL)
+        return Outcome(one_line, disk_full=getattr(error, "errno", None) in DISK_FULL_ERRORS)
     return Outcome()
 
 
 def train_and_store(config: RunConfig, store: Path, *, wait: bool = True, **options: Any) -> None:
-    """Train a run and store it, unless the store has it already. options: those of `train`.
+    """Train a run and store it, unless it is stored already. options: further options of `train`.
 
-    Raises Timeout if another process trains it and `wait` is False.
+    Raises Timeout if another process trains the run and `wait` is False.
     """
     if not store.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {store} here, and every worker must see the run store"
+            f"this worker sees no folder {store}, and every worker must see the run store"
         )
     with lease(config.run_id, store, wait):
         if find_run(config, store) is None:
@@ -81,15 +82,16 @@ def train_and_store(config: RunConfig, store: Path, *, wait: bool = True, **opti
 def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lease of a run inside the `with`.
 
-    Raises Timeout if another process has it and `wait` is False, OSError if it cannot be written.
+    Raises Timeout if another process holds the lease and `wait` is False, OSError if the lease file
+    cannot be written.
     """
     # mode: every user of a shared store may lock the file
     path = store / f"{LEASE}{run_id}"
     lock = FileLock(path, timeout=-1 if wait else 0, mode=0o666)
     try:
         lock.acquire(poll_interval=POLL_S)
-    except OSError as error:  # Timeout is a subclass
-        if error.errno not in NO_LOCKS:
+    except OSError as error:  # includes Timeout, a subclass
+        if error.errno not in NO_LOCK_ERRORS:
             raise
     try:
         yield

@@ -42,7 +42,7 @@ SENTENCES = {
     "no scheduler": r"mambanorm: no Dask scheduler answers at \S+: is it running, .*\?",
 }
 """The only words with which a sweep may end before its time."""
-BY_THE_WAY = r"training |waiting for \d+ runs? that others train|no workers at \S+ yet: start some with `dask worker"
+BY_THE_WAY = r"training |waiting for \d+ runs? that other processes train|no workers at \S+ yet: start some with `dask worker"
 """What a sweep says while it goes on."""
 
 

@@ -17,7 +17,7 @@ from mambanorm_study import tasks
 from mambanorm_study.models.vision import PatchMerging
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.run import positions, train
+from mambanorm_study.runs.run import count_positions, train
 from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.runs.weight_log import part_norms, spectrum_spread
 from mambanorm_study.tasks import load_task
@@ -331,9 +331,9 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
     assert result.diagnostics["singular_values"].shape == (3, 2, 8)
     assert result.diagnostics["mixture"].shape == (3, 2, 2, 5)
     assert np.isfinite(result.curves.grad_norm).all()
-    assert positions(torch.zeros(3, 8, 6, 1), None, 2) == 36  # those that the blocks see
-    assert positions(torch.zeros(3, 8, 1), None, 1) == 24
-    assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
+    assert count_positions(torch.zeros(3, 8, 6, 1), None, 2) == 36  # those that the blocks see
+    assert count_positions(torch.zeros(3, 8, 1), None, 1) == 24
+    assert count_positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
 
 
 def test_weight_decay_and_part_norms_leave_out_the_right_parameters(data):

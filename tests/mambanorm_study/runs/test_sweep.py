@@ -484,7 +484,7 @@ def dask_setup(_worker):
 def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(
     store, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(sweeping, "APPEARS_S", 1.0)
+    monkeypatch.setattr(sweeping, "NETWORK_DISK_DELAY_S", 1.0)
     preload = tmp_path / "elsewhere.py"
     preload.write_text(ELSEWHERE)
     asked = ["--scale", "smoke", "--set", "steps=2"]
@@ -502,7 +502,9 @@ def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(
         assert cli.main(argv) == 1
         said = capsys.readouterr().err
         assert "4 of 4 runs could not be trained" in said
-        assert "it is not in the store after its training: do all see one store?" in said
+        assert (
+            "the run is not in the store after its training: do all workers see one store?" in said
+        )
 
 
 def test_a_sweep_waits_for_workers_and_says_of_one_that_has_too_few_threads(store, tmp_path, capfd):

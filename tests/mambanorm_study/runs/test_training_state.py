@@ -141,7 +141,7 @@ def test_from_a_checkpoint_that_is_not_what_was_written_no_run_goes_on(damage, t
 
 def test_the_checkpoint_of_another_run_or_of_other_code_is_not_this_ones(tmp_path, monkeypatch):
     kill(smoke(seed=1), 4, tmp_path)
-    with pytest.warns(UserWarning, match=f"it belongs to run {smoke(seed=1).run_id}"):
+    with pytest.warns(UserWarning, match=f"the file belongs to run {smoke(seed=1).run_id}"):
         result, steps = go_on(smoke(), tmp_path, checkpoint_every_s=0)
     assert steps[0] == 1
     assert_same(result, train(smoke()))
@@ -149,7 +149,7 @@ def test_the_checkpoint_of_another_run_or_of_other_code_is_not_this_ones(tmp_pat
     monkeypatch.setattr(
         run_module, "build_model", lambda config, data: build(config.but(d_state=8), data)
     )
-    with pytest.warns(UserWarning, match="it was written by other code, for another model"):
+    with pytest.warns(UserWarning, match="the file was written by other code or for another model"):
         assert go_on(smoke(), tmp_path)[1][0] == 1
 
 
