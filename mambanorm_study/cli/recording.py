@@ -291,7 +291,7 @@ def _add_runs(
 ) -> None:
     """Add stored runs to the file, except runs that the file or the kit has recorded already."""
     scale = configs[0].scale
-    frame = recorded_frame(scale, path)  # read again: another process may have written to it
+    frame = recorded_frame(scale, path)  # read again: another process may have written it
     recorded_ids = recorded_results.recorded_ids([scale])
     if frame is not None:
         recorded_ids.update(frame.run_id)

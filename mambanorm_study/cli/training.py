@@ -75,7 +75,7 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     if options.scheduler:
         return report_failed(sweep.sweep([config], **arg.sweep_options(options)))
     title = f"{config.arm} on {config.task}, seed {config.seed}"
-    # the delay hides the bar of a run that takes no time
+    # the delay hides the progress bar of a very short run
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
 
         def show_step(step: int, _model: object, loss: float) -> None:

@@ -7,7 +7,7 @@
 | base.py | Split and TaskData, which hold and check the data of a task |
 | registry.py | TASKS, register_task, load_task; Shape and SplitSizes, the sizes of a task's data |
 | files.py | checked downloads, Parquet files, cached arrays |
-| images.py | decoding of images; SVHN and CIFAR |
+| images.py | decoding of images; the tasks of MNIST, Fashion-MNIST, SVHN and CIFAR |
 | digits.py, … | one task or several related tasks per file; importing the file registers them |
 
 Glossary: n rows of a split, B rows of a batch, L positions of a row, F features of a position;

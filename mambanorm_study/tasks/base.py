@@ -131,7 +131,7 @@ class Split:
 
         inputs: (B, L) int64, (B, L, F) or (B, H, W, C), where L is the length of the longest of
         these rows; lengths: (B,) or None; labels: (B,), (B, L) or (B, T). rows: a slice, row
-        indices, or a mask over the n rows; indices and mask may be a tensor, an array or a list.
+        indices, or a mask over the n rows (the last two as a tensor, an array or a list).
         Raises ValueError if no row is selected.
         """
         labels = self.labels[rows]
@@ -277,7 +277,7 @@ class TaskData:
 
 
 def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, field: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and fit `field`, a key of INPUTS, and its size."""
+    """Raise BadData unless the inputs are finite and fit TaskData's `field` of value `size`."""
     n_axes, dtypes = INPUTS[field]
     size_fits = field == "vocab_size" or inputs.shape[-1] == size
     if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:

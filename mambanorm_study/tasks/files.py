@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def fetch(task: str, address: str, digests: dict[str, str]) -> None:
-    """Download the missing files of a task into `data/<task>`, and check all files.
+    """Download the missing files of a task into `data/<task>`, and check the digest of each file.
 
     address: URL of the folder with the files. digests: file name -> digest; "" means the digest
     that Hugging Face states, which is read only when the file is downloaded. Raises OSError if a

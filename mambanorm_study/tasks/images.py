@@ -1,6 +1,6 @@
 """Decode images, and load the image sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
 
-Each set gives a task of sequences of grey pixels; each CIFAR set gives a second one, colour images.
+Each set has a task of sequences of grey pixels; the CIFAR sets also have tasks of colour images.
 The CIFAR sequences follow state-spaces/s4: grey values x in 0…1 become (x − 122.6/255) / (61/255),
 row after row, and at lab and paper a tenth of train, drawn with seed 42, is for validation.
 

@@ -79,14 +79,14 @@ SETTINGS: dict[str, Settings] = {
     "quick": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.5, 0.2), max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
     # 5–20 tokens, two or three levels. These rows are so short that runs of a minute leave the
-    # plateau of the accuracy on which all arms stay at quick.
+    # accuracy plateau on which all arms stay at quick.
     "evening": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.4), max_args=4,
                         longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
     # LRA's grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of LRA's
     # rows, so that one GPU can train a grid of arms and seeds. The splits are fixed, as in LRA.
     "lab": Settings((50_000, 2_000, 2_000), **LRA,
                     longer_than=100, shorter_than=500, l_max=500, reshuffle=False),
-    # LRA exactly.
+    # Exactly LRA's settings.
     "paper": Settings((96_000, 2_000, 2_000), **LRA,
                       longer_than=500, shorter_than=2_000, l_max=2_048, reshuffle=False),
 }  # fmt: skip
@@ -154,7 +154,7 @@ def read_lra(path: Path) -> list[tuple[bytes, int]]:
 
 @lru_cache(maxsize=2)
 def _pool(scale: str, folder: Path) -> Split:
-    """Return all rows of a scale in one Split: first those of a fixed train, then val and test."""
+    """Return all rows of a scale as one Split. Fixed splits are in the order train, val, test."""
     settings = SETTINGS[scale]
     files = [folder / f"basic_{split}.tsv" for split in ("train", "val", "test")]
     if scale == "paper" and any(file.exists() for file in files):

@@ -31,7 +31,7 @@ SETTINGS: dict[str, SplitSizes] = {
     "quick": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
     "evening": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
     "lab": SplitSizes((32_000, 4_000, 4_000), reshuffle=False),
-    # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
+    # Exactly LRA's sizes: 200,000 images, 80 % train, 10 % validation, 10 % test.
     "paper": SplitSizes((160_000, 20_000, 20_000), reshuffle=False),
 }
 # Scale -> edge to which images are averaged. At the other scales, images are not averaged.

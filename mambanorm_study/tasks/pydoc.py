@@ -43,7 +43,7 @@ def load_text() -> str:
 
 
 def drop_repeats(text: str) -> str:
-    """Return the text without repeated paragraphs, also if the repeats differ in white space."""
+    """Return the text without repeated paragraphs, even if the repeats differ in white space."""
     paragraphs: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         paragraphs.setdefault(" ".join(paragraph.split()), paragraph)

@@ -1,7 +1,7 @@
 """`level`: is the mean of a sequence far from zero? Each seed draws new rows.
 
 A row is noise around a level m, which is drawn uniformly from −1…1; the mean of the row is exactly
-m. Its class is 1 if |m| > ½, which holds for half of all rows. Only the mean differs between the
+m. The class of the row is 1 if |m| > ½, as for half of all rows. Only the mean differs between the
 classes, so a norm that subtracts each channel's mean over the sequence must fail (notebook 03).
 """
 

@@ -3,8 +3,7 @@
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
 - `california_housing`: 20,640 districts in 1990, 9 columns, median house value (dollars).
-- `diabetes`: 442 patients, 10 features, disease progression after a year; part of
-  scikit-learn.
+- `diabetes`: 442 patients, 10 features, disease progression after a year; in scikit-learn.
 
 Each feature of a table is a position, in the order of the file. Inputs are (n, L, 32): position j
 has the value x_j in slot j, and a 1 in slot 16 + j to identify the feature. A linear stem then

@@ -290,7 +290,7 @@ def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
     monkeypatch.setattr(train_command, "_train", interrupt)
     code, _, err = call(capsys, "train", "--arm", "LN>SSM>LN", "--scale", "smoke")
     assert code == 130
-    assert "Finished runs are kept" in err
+    assert "Finished runs are stored" in err
 
 
 def test_a_missing_or_empty_store_has_no_runs(capsys, store):
