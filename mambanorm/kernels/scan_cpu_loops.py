@@ -319,7 +319,7 @@ def _write_du(steps, width, start, channels, params, softplus, rows, du, block_s
         for d in range(LANES):
             dy, x = rows[t, _DY + d], rows[t, _X + d]
             rows[t, _Y + d] = rows[t, _DDU + d] * rows[t, _DT + d] + params[_SKIP, d] * dy
-            # LN2 cancels the factor log2(e) of the slot of A
+            # LN2 cancels the factor log2(e) in the slot of A
             rows[t, _DDT + d] = rows[t, _DDT + d] * LN2 + rows[t, _DDU + d] * x
             block_sums[_SKIP, d] += dy * x
         if softplus:
@@ -390,8 +390,8 @@ def backward(worker, workers, integers, buffers):
     """Compute the backward pass of one worker's rows of the batch.
 
     integers: as in `forward`. buffers: as in `forward` up to strides, then grad, the gradient of
-    out, and states; results: du, ddelta, dB, dC, and sums with the rows of `_add_sums`. `strides`
-    has four further rows: of grad, ddelta, dB and dC. Those of ddelta, dB and dC are the distances
+    out, and states; results: du, ddelta, dB, dC, and sums (its rows: see `_add_sums`). `strides`
+    has four further rows: of grad, ddelta, dB and dC. The rows of ddelta, dB and dC hold distances
     between batch rows, between groups, and between steps.
     """
     steps, batch, length, channels, state_size, rank, softplus = integers

@@ -2,14 +2,14 @@
 
 The kernels are in scan_triton_loops.py. The readable twin is operations/reference.py.
 
-How it works. Each program computes one batch row and one block of channels. It goes through time
-tile by tile, up to 8 steps per tile, with h in registers. No tensor of B·L·D·N numbers is stored:
-the forward pass stores h only at the start of each chunk, which is several tiles of together about
-√L steps. The backward pass goes from the last chunk to the first. For each chunk it recomputes h at
-the start of every tile into a small buffer per program, and then the states inside a tile in
-registers. There are no atomic additions. Where several programs contribute to one result, each
-writes a partial sum, and the partial sums are added in a fixed order. So the same inputs give the
-same bits.
+How it works. Each program computes one batch row and one block of channels. The program goes
+through time tile by tile, up to 8 steps per tile, with h in registers. Several tiles, together
+about √L steps, are a chunk. No tensor of B·L·D·N numbers is stored: the forward pass stores h only
+at the start of each chunk. The backward pass goes from the last chunk to the first. For each chunk
+it recomputes h at the start of every tile into a small buffer per program, and then the states
+inside a tile in registers. There are no atomic additions. Where several programs contribute to one
+result, each program writes a partial sum, and the partial sums are added in a fixed order. So the
+same inputs give the same bits.
 
 Why. The scan has B·L·D·N cells, one per step, channel and state index. Each cell needs one
 exponential. A multiprocessor computes 16 exponentials per clock, but 128 products. An H200 has 132
