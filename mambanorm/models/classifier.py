@@ -78,9 +78,9 @@ class SequenceClassifier(Classifier):
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         norms, options = (stem_norm, final_norm), common_options(norm_options)
         self._make_ends(n_classes, (d_model, d_model), norms, options, positional, positions)
-        # Initial values as in mamba-ssm. mamba-ssm has no linear stem and no classifier's head:
-        # they keep PyTorch's random biases, because with a bias of zero a norm over the channels
-        # would reduce an input with one feature to its sign.
+        # Initial values are those of mamba-ssm. It has no linear stem and no classifier's head:
+        # these two keep PyTorch's random biases, because with a bias of zero a norm over the
+        # channels would reduce an input with one feature to its sign.
         if isinstance(self.stem, nn.Embedding):
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         scale_out_proj(self.blocks)

@@ -179,8 +179,8 @@ class LanguageModel(nn.Module):
         """Return the prompt (B, L) followed by n generated ids, (B, L + n).
 
         At temperature 0, the most likely id is chosen; at a higher temperature, ids are drawn with
-        probabilities softmax(logits / temperature). The random numbers come from `seed`, or from
-        torch's random state if it is None. Raises ValueError for an empty prompt, n < 1, a
+        probabilities softmax(logits / temperature). The random numbers come from `seed`; if it is
+        None, from torch's random state. Raises ValueError for an empty prompt, n < 1, a
         temperature below 0, an attention_mask with padding (one cache cannot hold prompts of
         different lengths), and for logits that are not finite.
         """

@@ -149,7 +149,7 @@ class Classifier(nn.Module):
     ) -> None:
         """Make the head, the norms outside the blocks and the positional encoding.
 
-        widths and norms: the number of channels and the norm after the stem, and after the blocks.
+        widths: numbers of channels, (after the stem, after the blocks). norms: the norms there.
         """
         self.head = nn.Linear(widths[1], n_classes)
         with torch.random.fork_rng(devices=[]):

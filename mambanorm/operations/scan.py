@@ -51,8 +51,8 @@ def selective_scan(
         backend: one of BACKENDS. "cpu" leaves a scan whose state may grow (an A above 0 or a Δ
             below 0) to the reference. "cpu" and "triton" do not take a constant B or C (which no
             Mamba has), so "auto" then chooses another back end.
-        initial_state: (B, D, N), h before the first step, for generation; gets no gradient. The
-            reference computes every scan with an initial state that is not zero.
+        initial_state: (B, D, N), h before the first step, for generation, so without gradient.
+            The reference computes every scan with an initial state that is not zero.
 
     Returns out (B, D, L) in u's dtype; with `return_last_state`, the pair (out, last_state), where
     last_state (B, D, N) is h after the last step, in the dtype of the computation (float64 if the
@@ -97,7 +97,7 @@ def low_rank_scan(
         u: (B, L, E).
         dt: (B, L, R), or (B, L, G, R) for G groups of channels.
         B: (B, L, N), or (B, L, G, N).
-        C: as B.
+        C: same shape as B.
         dt_weight: (E, R).
         dt_bias: (E,).
         A_log: (E, N).
@@ -134,10 +134,10 @@ def _needs_reference(state: Tensor | None, length: int) -> bool:
 
 
 def _may_grow(delta: Tensor, A: Tensor, delta_bias: Tensor | None, delta_softplus: bool) -> bool:
-    """Return True if a state may grow (exp(Δ·A) > 1) or become NaN, which the CPU loops exclude.
+    """Return True if a state may grow (exp(Δ·A) > 1) or become NaN.
 
-    Compiled code cannot branch on values: the result is False, and such a scan raises RuntimeError
-    when it runs.
+    The CPU loops need decaying states. Compiled code cannot branch on values: the result is False,
+    and such a scan raises RuntimeError when it runs.
     """
     if torch.compiler.is_compiling() and (delta_softplus or delta_bias is None):
         decays = (A <= 0).all()
