@@ -225,7 +225,7 @@ def test_a_part_is_recorded_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
         recording.record_results("smoke", path=path, **where)
 
     study.sweep(runs[2], **where)  # which no part needs yet
-    said = "1 run could not be trained: 'part b' is not recorded"
+    said = "1 run could not be trained: part 'part b' is not recorded"
     with (
         pytest.warns(UserWarning, match="groups may be one of"),
         pytest.raises(RuntimeError, match=said),
@@ -354,7 +354,7 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     assert main([*asked, str(tmp_path / "none.parquet")]) == 1
     said = capsys.readouterr().err
     assert "groups may be one of" in said  # why, and that nothing was written
-    assert "1 run could not be trained: 'part a' is not recorded" in said
+    assert "1 run could not be trained: part 'part a' is not recorded" in said
     assert not (tmp_path / "none.parquet").exists()
 
 
