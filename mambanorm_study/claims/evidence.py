@@ -75,7 +75,7 @@ class Runs:
         if comparison.column == "range":
             return np.ptp(self.columns["score"], axis=0)
         weights = np.array([comparison.weights.get(arm, 0.0) for arm in self.arms])
-        return weights @ self.columns[comparison.column]
+        return comparison.offset + weights @ self.columns[comparison.column]
 
 
 class Evidence:

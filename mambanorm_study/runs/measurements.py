@@ -43,7 +43,7 @@ def load_or_measure(
     return pd.concat(frames, ignore_index=True)
 
 
-def digest_of(*files: Path) -> str:
-    """Return a digest of torch's version and the contents of the files."""
-    texts = [torch.__version__, *(file.read_text() for file in files)]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
+def digest_of(*sources: Path | str) -> str:
+    """Return a digest of torch's version, the contents of files, and further texts."""
+    texts = [source if isinstance(source, str) else source.read_text() for source in sources]
+    return hashlib.sha256("\0".join([torch.__version__, *texts]).encode()).hexdigest()[:10]
