@@ -131,7 +131,10 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) 
         "steps)"
         for name, row in failing.iterrows()
     )
-    losses = join_words(f"{name} ({_bits_text(row)})" for name, row in finite.iterrows())
+    losses = join_words(
+        f"{name} ({row.bits:.2f} bits{'' if pd.isna(row.sd) else f' ± {row.sd:.2f}'})"
+        for name, row in finite.iterrows()
+    )
     lines = [
         f"- First not finite: {first_site}.",
         f"- Runs failed: {failures}.",
@@ -146,7 +149,3 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) 
     shows = "validation loss in bits per character, mean ± sd"
     opening = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; {shows})."
     return "\n".join([opening, "", *lines])
-
-
-def _bits_text(row: pd.Series) -> str:
-    return f"{row.bits:.2f} bits" + ("" if pd.isna(row.sd) else f" ± {row.sd:.2f}")
