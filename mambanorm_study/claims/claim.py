@@ -68,9 +68,10 @@ class Comparison:
 
     weights: arm → weight, such as `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`. column: the compared
     column, see UNITS. offset: a number added to the sum. smallest: the smallest effect of interest;
-    None means that of the claim. group: of all comparisons with the same group only the one that is best by validation is judged;
-    "" means no group. decides: False for a comparison that is reported but does not affect the word
-    of the claim. without: the norm that is left out, if the comparison is a mean over other norms.
+    None means that of the claim. group: of all comparisons with the same group only the one that is
+    best by validation is judged; "" means no group. decides: False for a comparison that is
+    reported but does not affect the word of the claim. without: the norm that is left out, if the
+    comparison is a mean over other norms.
     """
 
     name: str
