@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -27,6 +28,7 @@ from mambanorm_study.runs.store import (
     save_run,
 )
 from mambanorm_study.runs.training_state import CHECKPOINT
+from mambanorm_study.runs.worker import train_and_store
 from tests.run_store import check_runs
 
 FLIPS = 12  # bits a file, spread over it
@@ -147,6 +149,28 @@ def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder, monk
     with pytest.warns(UserWarning, match="task must be the name of a task") as said:
         assert len(load_runs()) == 0
     assert all(str(one.message).isprintable() for one in said)
+
+
+def test_a_missing_file_is_named(folder):
+    (folder / "config.json").unlink()
+    assert "is damaged: config.json is missing or is not a file" in wrong_with(folder)
+
+
+def test_a_result_that_json_cannot_hold_is_not_written(store, result):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_run(replace(result, versions={"torch": float("nan")}))
+    assert not list(store.iterdir())
+
+
+def test_another_store_than_the_default_one_gets_all_files_of_a_run(store, tmp_path):
+    config, other = base_config("digits", "smoke", arm="LN>SSM>None", steps=2), tmp_path / "other"
+    other.mkdir()
+    remains = resume_dir(config, other)
+    remains.mkdir()
+    train_and_store(config, other)
+    assert find_run(config, other) is not None
+    assert not remains.exists()
+    assert not store.exists()
 
 
 # --------------------------------------------------------------------------------------------------
