@@ -362,7 +362,7 @@ class MambaBlock(CausalBlock):
     def select(
         self, u: Tensor, dt: Tensor | None, at: At, context: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return u (B, L, E), and dt (B, L, R), B and C (B, L, N), which are computed from u."""
+        """Return u (B, L, E) and the values computed from u: dt (B, L, R), B and C (B, L, N)."""
         u = at("conv", u)
         dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
         B, C, dt = at("B", B), at("C", C), at("delta", dt)

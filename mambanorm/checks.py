@@ -16,8 +16,8 @@ from torch.autograd import forward_ad
 
 from mambanorm.errors import shown
 
-# The floating-point dtypes that operations accept, the 16-bit dtypes of REAL, and the dtypes of
-# whole numbers: lengths may have any dtype of WHOLE, token ids one of its first two.
+# REAL: the floating-point dtypes that operations accept. HALF: the 16-bit dtypes among them. WHOLE:
+# integer dtypes; lengths may have any of them, token ids one of the first two.
 REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALF = (torch.bfloat16, torch.float16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -65,7 +65,7 @@ def norm_card(
     and one image task (see `card_tasks`); on a language task only a causal norm is compared. seeds:
     a list of test seeds, or the number of recorded seeds to compare on (`which_arm.duel_seeds`);
     None means 8, but 6 on images if the norm is not built in. scale: None means the scale in the
-    environment variable MAMBANORM_SCALE, or else evening. against: the arm with which the norm's
+    environment variable MAMBANORM_SCALE, or else "evening". against: the arm with which the norm's
     arms are compared. train: False means that known runs are read and no run is trained. runs_dir:
     the run store. out: the folder to which the card is written. engine: the arguments scheduler,
     workers, client and progress of `sweep`.

@@ -100,7 +100,7 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
     entry, axes = NORMS[name], " · ".join(behaviour.axes) or "no axis"
     ahead, padding = Answer("no", GOOD), Answer("no", GOOD)
     if behaviour.looks_ahead:
-        ahead = Answer(position_seen(behaviour), BAD if entry.causal else "")
+        ahead = Answer(lookahead_text(behaviour), BAD if entry.causal else "")
     if behaviour.padding:
         row, position = behaviour.padding
         padding = Answer(f"padding of row {row} changes the output of position {position}", BAD)
@@ -130,7 +130,7 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
     }
 
 
-def position_seen(behaviour: Behaviour) -> str:
+def lookahead_text(behaviour: Behaviour) -> str:
     """Return a text such as "position 0 sees position 1", for a norm that looks ahead."""
     late, early = behaviour.looks_ahead
     return f"position {early} sees position {late}"
@@ -311,7 +311,7 @@ def twin(name: str) -> str:
 
 
 def _parameters_and_outputs(name: str) -> Tensor:
-    """Return the learned parameters of a norm and its outputs for one input, joined to a vector."""
+    """Return one vector of a norm's learned parameters and of its outputs for the same input."""
     norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
     parameters = [p for p in norm.parameters() if p.requires_grad]

@@ -49,7 +49,7 @@ class NormCard(CardFacts):
         return sentences_of(self)
 
     @property
-    def words(self) -> list[str]:
+    def all_sentences(self) -> list[str]:
         """Return all sentences, without their topics."""
         return [line for lines in self.sentences.values() for line in lines]
 
@@ -110,7 +110,10 @@ class NormCard(CardFacts):
             "card.html",
             entry=entry,
             equation=mathml(entry.equation) if entry.equation and equation else "",
-            words=[re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line)) for line in self.words],
+            words=[
+                re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line))
+                for line in self.all_sentences
+            ],
             picture=base64.b64encode(figure._repr_png_()).decode() if figure else "",
             alt=figure.get_label() if figure else "",
             tables=tables,
@@ -125,7 +128,7 @@ class NormCard(CardFacts):
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
-        lines = [f"{self.name}, scale {self.scale}", *(f"- {line}" for line in self.words)]
+        lines = [f"{self.name}, scale {self.scale}", *(f"- {line}" for line in self.all_sentences)]
         if len(self.verdicts):
             table = self.tables["Is it better?"]
             lines += ["", table.to_string(index=False, float_format=NUMBER)]
@@ -144,7 +147,7 @@ class NormCard(CardFacts):
             "against": self.against,
             "same": self.same,
             "untrained": self.untrained,
-            "words": self.words,
+            "words": self.all_sentences,
             "protocol": VERSION,
             "versions": machine.versions(),
             "machine": machine.machine(),
@@ -192,7 +195,8 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 def cards_html(cards: Iterable[NormCard]) -> str:
     """Return HTML of several cards, each folded under the norm's name and its first sentence."""
     folded_cards = [
-        f"<details><summary><b>{html.escape(card.name)}</b> {html.escape(card.words[0])}</summary>"
+        f"<details><summary><b>{html.escape(card.name)}</b> "
+        f"{html.escape(card.all_sentences[0])}</summary>"
         f"{card._html(picture=False)}</details>"
         for card in cards
     ]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.norms.behaviour import Behaviour
-from mambanorm_clinic.card_checks import BAD, position_seen
+from mambanorm_clinic.card_checks import BAD, lookahead_text
 from mambanorm_study.advice.which_arm import NOT_FRESH
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
@@ -116,7 +116,7 @@ def _causality_sentences(card: CardFacts) -> Iterator[str]:
     if card.behaviour is None:
         return
     if card.behaviour.looks_ahead:
-        yield f"A language model cannot use this norm: {position_seen(card.behaviour)}."
+        yield f"A language model cannot use this norm: {lookahead_text(card.behaviour)}."
     elif card.verdicts.empty or (card.verdicts.unit == "pp").all():
         yield (
             "The norm is causal, so a language model can use it; this card compares it on no "

@@ -197,8 +197,8 @@ def check_loss(loss: object) -> None:
 
 
 def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """Return a map from each parameter's name to its gradient, and a list of texts on what was
-    skipped: one text with the reason if no gradient can be computed, else none.
+    """Return a map from each parameter's name to its gradient, and a list of remarks: the reason if
+    no gradient can be computed, otherwise nothing.
 
     source: how the loss was computed, in words. `.grad` is not changed.
     """

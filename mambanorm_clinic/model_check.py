@@ -96,7 +96,10 @@ def mixes_rows(norm: ModuleRun) -> bool:
     try:
         more_rows = map_tensors(add_rows, norm.inputs)
         return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
-    except (ValueError, RuntimeError):  # the norm refuses more rows, or too few values for training
+    except (
+        ValueError,
+        RuntimeError,
+    ):  # the norm takes no other number of rows, or has too few values to train on
         return False
 
 
@@ -354,7 +357,7 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:
-    """Find a model whose output (B, classes) is the output of a norm."""
+    """Report a model whose output (B, classes) is the output of a norm."""
     if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
         yield Symptom(
             "warning",

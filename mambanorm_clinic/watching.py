@@ -329,8 +329,8 @@ class Watched:
     def _call_and_check(self, closure: Callable, step: int) -> object:
         """Call the closure, check the gradients, and return the closure's value.
 
-        step: the number of steps made before this one, so that several calls in one step count as
-        one step.
+        step: the number of steps made before this one. An optimizer may call the closure several
+        times in one step; these calls count as one step.
         """
         value = closure()
         if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:

@@ -69,7 +69,7 @@ def token_norm(x, weight, bias, eps, centred=True, groups=1):
 def _centred_sums(x, start, width, centre):
     """Return Σ (x − centre) and Σ (x − centre)² over `width` numbers from index `start`.
 
-    Only in this function and in `_gradient_sums` may the compiler reorder the additions of a sum.
+    The compiler may reorder the additions of a sum only in this function and in `_gradient_sums`.
     """
     total, squares = ZERO, ZERO
     for d in range(width):

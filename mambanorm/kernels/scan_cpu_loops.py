@@ -311,7 +311,7 @@ def forward(worker, workers, integers, buffers):
 
 @jit()
 def _write_du(steps, width, start, channels, params, softplus, rows, du, block_sums):
-    """Write du of one chunk to `du`, and ddelta to the slot of dΔ in `rows`.
+    """Write du of one chunk to `du`, and replace dΔ in `rows` by ddelta, its value before softplus.
 
     Also add the chunk's sums of d(delta_bias) and dD to `block_sums`.
     """

@@ -228,8 +228,9 @@ def load_tile(
 ):  # fmt: skip
     """Load one tile and compute what both the forward and the backward pass need.
 
-    Returns u, Δ before softplus and Δ after softplus, (TILE, BLOCK) each; the R numbers of each
-    step, (PADDED_R, TILE); B; a = exp(Δ·A); and Δ·u·B.
+    `weight` and `shift` are the values of `dt_weight` and `bias` that `load_parameters` returned.
+    Returns u, Δ before softplus and Δ after softplus, (TILE, BLOCK) each; the R inputs of dt_weight
+    at each step, (PADDED_R, TILE); B; a = exp(Δ·A); and Δ·u·B.
     """
     valid_steps = t < sizes.length
     row_mask, r = (

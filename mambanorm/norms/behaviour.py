@@ -59,8 +59,8 @@ class Behaviour:
 def measure(make: Callable[[], nn.Module]) -> Behaviour:
     """Return the behaviour of the norm that `make` returns; `make` builds it for CHANNELS channels.
 
-    Raises every exception of the norm, and ValueError if the norm is too slow, or if its output is
-    not finite or differs from the input in shape.
+    Exceptions that the norm raises are passed on. Raises ValueError if the norm is too slow, or if
+    its output is not finite or differs from the input in shape.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -90,7 +90,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The verdict on a claim on one task: its word, and the comparisons behind the word.
+    """The verdict on a claim on one task: a word of the rule, and the comparisons that decide it.
 
     rows: the claim's comparisons, the deciding comparisons first. turns_on: the row that decides
     the word. protocol: the version of PROTOCOL.md by which the claim was judged.

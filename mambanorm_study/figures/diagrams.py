@@ -107,7 +107,8 @@ def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> Non
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
 
-# y of the main branch, the gate branch, the residual connection, and the norms of the SSM's inputs.
+# Vertical positions of the main branch, the gate branch, the residual connection and the norms of
+# the SSM's inputs.
 MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 
 

@@ -187,7 +187,7 @@ class OneBlockModel(nn.Module):
 
 
 def neighbours(rows: int, seed: int) -> Split:
-    """Return shuffled symbols (rows, L) and labels (rows,) of the task neighbours.
+    """Return shuffled symbols (rows, L) and labels (rows,) of the task "neighbours".
 
     Symbol 0 is "a", symbol 1 is "b". Half of the rows have label 1: "a" is directly before "b" at
     least once. The other rows have label 0.

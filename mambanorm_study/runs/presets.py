@@ -107,7 +107,7 @@ VMAMBA = VISION | dict(  # C.1: the defaults of VMamba's tiny model
     # VMamba: four stages of 2, 2, 9 and 2 blocks; the first stage has 96 channels
     n_layers=15, d_model=96, down_sample=(2, 4, 13),
     d_state=16, expand=2,                              # VMamba
-    # VMamba; C.1 removes FFN and LN only inside the block
+    # VMamba; inside the block C.1 removes FFN and LN
     stem_norm="LN", down_norm="LN", final_norm="LN",
     lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images in a batch
     schedule="cosine_warmup",                          # VMamba, but it ends at 0, not at 5e-6

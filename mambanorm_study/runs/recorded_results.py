@@ -147,9 +147,10 @@ def inside_path(path: Path) -> Path:
 
 
 def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return run_id → recorded diagnostics of the frame at `path`, as in `StoredRun.diagnostics`.
+    """Return a map from run_id to the diagnostics that were recorded with the frame at `path`.
 
-    Only the runs of §4.6 have diagnostics. Singular values are recorded for one seed, in float32.
+    They have the form of `StoredRun.diagnostics`. Only the runs of the paper's §4.6 have any.
+    Singular values are recorded for one seed, in float32.
     """
     path = inside_path(path)
     if not path.is_file():

@@ -105,17 +105,17 @@ def test_a_norm_that_breaks_its_declaration_is_refused_and_its_card_names_the_fa
         register(cls, **declared)
     register(cls, **declared, check=False)
     made = norm_card(cls.__name__, train=False, scale="smoke", runs_dir="nowhere")
-    assert any(line.startswith("Faults: ") for line in made.words)
+    assert any(line.startswith("Faults: ") for line in made.all_sentences)
     assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in made._repr_html_()
-    assert ("A language model cannot use this norm: position 0 sees position 1." in made.words) == (
-        cls is not Remembers
-    )
+    assert (
+        "A language model cannot use this norm: position 0 sees position 1." in made.all_sentences
+    ) == (cls is not Remembers)
 
 
 def test_a_copy_of_rmsn_is_recognised_and_not_trained(register, tmp_path):
     register(Scaled)
     made = norm_card("Scaled", scale="smoke", tasks="digits", runs_dir=tmp_path)
-    assert made.words[0].startswith(
+    assert made.all_sentences[0].startswith(
         "Scaled computes the same as RMSN (to 1e-6), so nothing was trained"
     )
     assert not list(tmp_path.iterdir())
@@ -154,14 +154,14 @@ def test_a_norm_is_compared_at_each_place(as_planted):
     assert words["before the block"] in ("about the same", "cannot tell")
     assert (words["after the scan"], words["on both sides"]) == ("better", "worse")
     assert made.verdicts.fresh.all()
-    assert made.words[1].startswith(
+    assert made.all_sentences[1].startswith(
         "On digits, after the scan, None→Spread is better than RMSN→None: +"
     )
-    assert made.words[2].startswith(
+    assert made.all_sentences[2].startswith(
         "On digits, on both sides, Spread→Spread is worse than RMSN→None: −"
     )
     assert (
-        made.words[3]
+        made.all_sentences[3]
         == "All seeds on digits share one pool of rows: the comparisons hold for these data only."
     )
     assert "8 seeds" in made.basis
@@ -172,15 +172,15 @@ def test_a_norm_is_compared_at_each_place(as_planted):
 def test_a_card_of_few_seeds_has_no_word(as_planted):
     made = as_planted({"after the scan": 5.0}, sd=0.3, seeds=3)
     assert set(made.verdicts.word) == {"no word"}
-    assert "and 6 are needed" in made.words[0]
+    assert "and 6 are needed" in made.all_sentences[0]
 
 
 def test_a_card_counts_diverged_runs_and_the_seeds_still_needed(as_planted):
     made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(53, 56))
-    assert "failed: None→Spread 2 of 8 runs" in made.words[1]
+    assert "failed: None→Spread 2 of 8 runs" in made.all_sentences[1]
     made = as_planted({"after the scan": 2.0}, sd=3.0)
     assert made.verdicts.word.eq("cannot tell").any()
-    assert any("new seeds would tell" in line for line in made.words)
+    assert any("new seeds would tell" in line for line in made.all_sentences)
 
 
 def test_the_arms_of_a_new_norm_are_tuned_first_and_then_tested(register):
@@ -221,7 +221,7 @@ def test_the_card_of_a_copy_of_ln_agrees_with_the_claim_against_no_norm(register
         (claimed.effect, claimed.low, claimed.high)
     )
     assert (row.n, row.fresh) == (claimed.n, claimed.fresh)
-    assert any("not fresh" in line for line in made.words) == (not row.fresh)
+    assert any("not fresh" in line for line in made.all_sentences) == (not row.fresh)
     assert made.verdicts.best.sum() == 3
     assert not made.verdicts.against[made.verdicts.best].str.contains("LN").any()
 
@@ -325,7 +325,7 @@ def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_
     assert "prefers-color-scheme: dark" in text
     assert made._repr_png_().startswith(b"\x89PNG")
     kept = json.loads(data.read_text())
-    assert kept["words"] == made.words
+    assert kept["words"] == made.all_sentences
     assert [row["word"] for row in kept["verdicts"]] == made.verdicts.word.tolist()
     assert kept["declared"]["axes"] == ["D"]
     assert cards_html([made]).count("<details>") == 1
@@ -361,7 +361,7 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
     assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
     assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").highest_lr["before the block"])
-    assert dyt.words[0].startswith("We do not know whether this norm is better")
+    assert dyt.all_sentences[0].startswith("We do not know whether this norm is better")
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -445,7 +445,7 @@ def test_a_norm_that_fails_at_once_is_neither_measured_nor_trained(register, cls
     )
     (reason,) = made.untrained
     assert "because it failed: ValueError: for a finite x of shape (3, 6, 8)" in reason
-    assert reason in made.words
+    assert reason in made.all_sentences
     assert (tmp_path / "out" / f"{cls.__name__}.html").is_file()
     assert not (tmp_path / "runs").exists()
     assert card.missing_runs(made) == []
