@@ -226,8 +226,8 @@ class Evidence:
 
     def _best_runs_on_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
         """Return the run with the best test accuracy for each seed that was run at every learning
-        rate of LADDER. The additional column `reach` has log₁₀ of the highest learning rate at which
-        the seed trains.
+        rate of LADDER. The additional column `reach` has log₁₀ of the highest learning rate at
+        which the seed trains.
         """
         lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []
