@@ -7,7 +7,8 @@ Norms at further sites (MORE_SITES) follow with `+`: `"RMSN>SSM>None+B:RMSN+gate
 `"preset:VMamba"` names a published variant; PRESETS lists the variants of the paper's survey
 (§2.3, §3.2) and of later models.
 
-Other packages can add blocks with another mixer instead of SSM, see MIXERS and NAMED_ARMS.
+Other packages can add blocks that have another mixer of positions, such as attention, instead of
+the SSM: see MIXERS and NAMED_ARMS.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A site of a block. `width`: symbol of the value's last axis; "" if no norm is allowed."""
+    """A named place in a block's forward pass, with a description of the value there.
+
+    `width`: symbol of the size of the value's last axis; "" at a site where no norm is allowed.
+    """
 
     width: str
     description: str
@@ -78,7 +82,7 @@ class Arm(_Fields):
     mixer = "SSM"
 
     def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
-        """Return an arm. Names of norms and sites are checked; None becomes "None"."""
+        """Return an arm. Names of norms and sites are checked; a norm of None becomes "None"."""
         return super().__new__(cls, registered_name(n1), registered_name(n2), further_norms(more))
 
     @classmethod
@@ -157,7 +161,7 @@ def _site_and_norm(text: str) -> tuple[str, str]:
 
 
 def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
-    """Return the norms at further sites, in the order of MORE_SITES and without "None".
+    """Return the (site, norm) pairs in the order of MORE_SITES, without those whose norm is "None".
 
     Raises ValueError for an unknown site or norm, and for a site that is named twice.
     """
@@ -178,7 +182,7 @@ def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
     return tuple((site, norms[site]) for site in MORE_SITES if norms.get(site, "None") != "None")
 
 
-# Name → published variant, as PUBLISHED, but with parsed arms.
+# Name → published variant: the entries of PUBLISHED with parsed arms.
 PRESETS = {name: row._replace(arm=Arm.parse(row.arm)) for name, row in PUBLISHED.items()}
 
 

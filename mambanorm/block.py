@@ -39,18 +39,18 @@ from mambanorm.operations.scan import project_delta
 At = Callable[[str, Tensor], Tensor]
 
 NEEDS_CAUSAL = "which do not exist yet when a block generates step by step"
-DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ, and its floor
-# Parameters whose names start with these get mamba-ssm's attribute `_no_weight_decay = True`.
+DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # range and floor of mamba-ssm's initial Δ
+# Prefixes of parameter names: such parameters get mamba-ssm's attribute `_no_weight_decay = True`.
 NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
 
 
 @dataclass
 class BlockCache:
-    """The state of a block between two positions. Its size does not grow with the positions.
+    """What a block keeps from one position to the next; the size is the same at every position.
 
     conv (B, K − 1, E): the last K − 1 inputs of the convolution, zero before the first position.
-    state (B, E, N): the scan's h. A step replaces both tensors and never changes them in place, so
-    a shallow copy of the cache is enough to continue a prompt in two ways.
+    state (B, E, N): the scan's h. A call of `step` replaces both tensors and never changes them in
+    place, so a shallow copy of the cache is enough to continue a prompt in two ways.
     """
 
     conv: Tensor
@@ -72,7 +72,7 @@ class Block(ObservedBlock):
 
     `n1` is the norm before the SSM, `n2` the norm after it; `more` maps further sites to norms. A
     subclass creates the layers declared below, defines `convolve`, `select` and `ssm` (and
-    `project` if it differs), and calls `_make_norms` at the end of its constructor.
+    `project` if its projection differs), and calls `_make_norms` at the end of its constructor.
     """
 
     sites = tuple(SITES)
@@ -160,10 +160,10 @@ class Block(ObservedBlock):
     def _delta_before_scan(
         self, dt: Tensor, weight: Tensor | None, bias: Tensor | None, at: At
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return Δ before softplus, (B, L, E), and the bias that must be added to it, or None.
+        """Return Δ before bias and softplus, (B, L, E), and the bias that must still be added.
 
-        Δ is None if only the scan needs it and dt_proj is a plain layer: then the fused scan
-        computes Δ.
+        The bias is None if Δ already includes it. Δ is None if only the scan needs it and dt_proj
+        is a plain layer: then the fused scan computes Δ.
         """
         is_read = self.observer is not None or "delta_after" in self.more
         if weight is not None:
@@ -175,7 +175,7 @@ class Block(ObservedBlock):
             if not is_read:
                 return delta, None
             # dt_proj adds its bias itself, so its output for an input of 0 is the bias. If only the
-            # observer needs the bias, hooks are not called: this input of 0 is not data.
+            # observer needs the bias, call `forward`, without hooks: this input of 0 is not data.
             layer = self.dt_proj if "delta_after" in self.more else self.dt_proj.forward
             bias = layer(dt.new_zeros(1, 1, dt.shape[-1]))[0, 0]
             delta = delta - bias
@@ -201,7 +201,7 @@ class Block(ObservedBlock):
         return at
 
     def _make_norms(self, arm: Arm, norm_options: Mapping[str, Any] | None, **widths: int) -> None:
-        """Create the norms of an arm. `widths`: sizes of the axes D, E, N and R of SITES.
+        """Create the norms of an arm. `widths`: sizes of the axes that SITES calls D, E, N and R.
 
         Raises ValueError for a norm at a site that cannot have a norm in this block.
         """
@@ -224,7 +224,8 @@ class Block(ObservedBlock):
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
         for name, parameter in self._parameters.items():
-            if name.startswith(NOT_DECAYED):  # no False elsewhere: some optimizers test hasattr
+            # All other parameters lack the attribute: some optimizers only test hasattr.
+            if name.startswith(NOT_DECAYED):
                 parameter._no_weight_decay = True  # type: ignore[union-attr]
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
@@ -241,7 +242,7 @@ class CausalBlock(Block):
     def convolve(self, u: Tensor, context: BlockCache | None) -> Tensor:
         """Return SiLU of the causal depthwise convolution, (B, L, E) → (B, L, E).
 
-        `context` holds the earlier inputs of the convolution and is updated.
+        `context`, if given, holds the earlier inputs of the convolution and is updated.
         """
         if context is None:
             return causal_conv_silu(self.conv1d, u)
@@ -277,7 +278,7 @@ class CausalBlock(Block):
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
-        """Return `forward(x)` of a prompt x (B, L, D), and the cache after it for `step`.
+        """Return `forward(x)` of a prompt x (B, L, D), and the cache for a `step` after the prompt.
 
         Computes no gradients. Raises ValueError if a norm is not causal.
         """
@@ -418,7 +419,7 @@ def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None
 def _rename_from_mamba_ssm(
     block: MambaBlock, state: dict[str, Tensor], prefix: str, *_: object
 ) -> None:
-    """Rename mamba-ssm's `mixer.*` and `norm.*` (N1) in a state dict that is about to be loaded.
+    """Rename mamba-ssm's keys `mixer.*` and `norm.*` (N1) in a state dict before it is loaded.
 
     So mamba-ssm's state dicts load without conversion.
     """

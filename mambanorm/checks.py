@@ -51,7 +51,8 @@ def check_tensor(name: str, value: object, form: str = "") -> Tensor:
 def check_real(name: str, value: object, form: str = "") -> Tensor:
     """Return the value. Raise ValueError unless it is a dense tensor with a dtype of REAL.
 
-    An ordinary CPU tensor must also have storage. `form` is as in `check_tensor`.
+    An ordinary tensor (`is_ordinary`) must not be a negated view and, on the CPU, must have
+    storage. `form` is as in `check_tensor`.
     """
     x = check_tensor(name, value, form)
     if x.dtype not in REAL:
@@ -87,7 +88,7 @@ def check_all_real(**values: object) -> None:
 
 
 def is_ordinary(*tensors: Tensor | None) -> bool:
-    """Return True if kernels may compute with these tensors instead of torch operations.
+    """Return True if kernels, instead of torch operations, may compute with these tensors.
 
     That is False for tensor subclasses (FakeTensor, DTensor), and while torch.compile,
     torch.export, torch.func, jit.trace, forward-mode differentiation or a dispatch mode must see
@@ -106,7 +107,7 @@ _ORDINARY = (Tensor, torch.nn.Parameter, type(None))
 
 
 def check_like_weight(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
-    """Raise ValueError unless x has the weight's device and, if x is floating-point, its dtype.
+    """Raise ValueError unless x has the weight's device and, if floating-point, the weight's dtype.
 
     Under autocast the dtypes may differ. The device of a weight on meta is not compared, because
     such a weight may be offloaded and loaded only when its layer is called. `name` (of x) and

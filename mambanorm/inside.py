@@ -95,7 +95,7 @@ class Recorder:
         ]
 
     def first_nonfinite(self) -> str | None:
-        """Return the first site with a non-finite value, such as `blocks.3.scan`, or None."""
+        """Return the first block and site with a non-finite value, as `blocks.3.scan`, or None."""
         for entry in self.values:
             if not entry.value.isfinite().all():
                 return f"{entry.block}.{entry.site}"
@@ -131,8 +131,8 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> 
 def describe(value: Tensor) -> dict[str, float]:
     """Return statistics of a tensor's finite values, computed in float64.
 
-    rms; max_abs; p999, the 99.9 % quantile of the magnitude; kurtosis, which is 3 for a normal
-    distribution; and nonfinite, the fraction of the tensor's values that are not finite.
+    The keys are rms; max_abs; p999, the 99.9 % quantile of the magnitude; kurtosis, which is 3 for
+    a normal distribution; and nonfinite, the fraction of the tensor's values that are not finite.
     """
     flat = value.detach().flatten()
     finite = flat[flat.isfinite()].double()
@@ -170,12 +170,13 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 def token_norms(
     model: nn.Module, x: Tensor, lengths: Tensor | None = None
 ) -> dict[str, np.ndarray]:
-    """Return ‖y‖₂ of each valid token after each block (Figure 9): columns depth, site and l2.
+    """Return ‖y‖₂ of each valid token after each block (Figure 9), as columns depth, site and l2.
 
-    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). The sites are those of
-    OUTPUTS that the blocks have. Choose the mode with `model.train()` or `model.eval()` before the
-    call, because BN's output depends on the mode. The model's buffers are restored. A LanguageModel
-    is called without `lengths`, because its norms are causal; the result never contains padding.
+    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). y is the value at a
+    site; the sites are those of OUTPUTS that the blocks have. Choose the mode with `model.train()`
+    or `model.eval()` before the call, because BN's output depends on the mode. The model's buffers
+    are restored. A LanguageModel is called without `lengths`, because its norms are causal; the
+    result never contains padding.
 
     Raises ValueError for a model without blocks of this kit and for lengths that do not fit x.
     """

@@ -1,11 +1,12 @@
 """Public names of a package that are imported on first use (PEP 562).
 
-A package lists its public names in a stub next to its `__init__.py`, `__init__.pyi`:
+A package lists its public names in a stub, `__init__.pyi`, next to its `__init__.py`:
 
     from mambanorm.block import MambaBlock as MambaBlock
 
 Type checkers and editors read the same stub (Scientific Python's SPEC 1), so the names are listed
-once. `import mambanorm` imports no module of the package until a name is used.
+once. `import mambanorm` imports no module of the package; the first use of a name imports its
+module.
 """
 
 import ast

@@ -132,8 +132,8 @@ def build_optimizer(
     return OPTIMIZERS[name](groups, lr=lr, betas=betas)
 
 
-# Parameters whose names end in one of these get no weight decay, whatever their shape: a VSSBlock's
-# biases form a matrix.
+# Endings of parameter names: such parameters get no weight decay, whatever their shape, because a
+# VSSBlock's biases form a matrix.
 NOT_DECAYED = ("A_log", "A_logs", "bias")
 
 # Name → function that maps progress (0 after the warm-up, 1 at the last step) to a factor of the

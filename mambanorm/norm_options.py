@@ -22,7 +22,7 @@ def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Raises ValueError if norm_options is neither a dict nor None.
     """
-    known_options((), norm_options)  # checks the type
+    known_options((), norm_options)  # only checks the type
     return {k: v for k, v in (norm_options or {}).items() if k not in SITES_WITH_OPTIONS}
 
 

@@ -1,7 +1,7 @@
 """SequenceClassifier: stem → Mamba blocks → mean over positions → head.
 
-By default there are no norms outside the blocks (I6). The parts that all classifiers share are in
-parts.py.
+By default there are no norms outside the blocks (I6 in docs/paper.md). The parts that all
+classifiers share are in parts.py.
 """
 
 from typing import Any
@@ -87,7 +87,7 @@ class SequenceClassifier(Classifier):
 
     @property
     def arm(self) -> Arm:
-        """The arm of the blocks; it includes norms that the clinic's `insert_norm` has added."""
+        """The arm of the blocks, including norms that mambanorm_clinic's `insert_norm` added."""
         return self.blocks[0].arm
 
     def forward(

@@ -3,10 +3,10 @@
     embedding → block × n_layers → final norm → head, tied to the embedding
 
 Every norm must be causal: statistics along L would contain the later tokens, which the model is to
-predict (I3).
+predict (I3 in docs/paper.md).
 
 `forward` is for training; `prefill`, `step` and `generate` produce text, with a cache of constant
-size. The clinic loads checkpoints of mamba-ssm and transformers.
+size. mambanorm_clinic loads checkpoints of mamba-ssm and transformers.
 
 Glossary: B rows, L positions, D = d_model, V = vocab_size; E, K, N, R as in block.py.
 Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values);
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module):
 
     @property
     def arm(self) -> Arm:
-        """The arm of the blocks; it includes norms that the clinic's `insert_norm` has added."""
+        """The arm of the blocks, including norms that mambanorm_clinic's `insert_norm` added."""
         return self.blocks[0].arm
 
     def forward(

@@ -7,12 +7,13 @@ from mambanorm.checks import check_tensor, is_ordinary
 
 
 def move_padding_to_end(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x (B, L, …) with padding at the end of rows, the lengths (B,), and the order (B, L).
+    """Return (x, lengths, order): x (B, L, …) with its padding moved to the end of the rows.
 
-    The order is the argument of `restore_order`. attention_mask (B, L): 1 or True at valid
-    positions, 0 or False at padding, which may be before or after the valid positions. Raises
-    ValueError for a mask with a wrong shape or device; on the CPU also for other values, for a row
-    without a valid position, and for padding between valid positions.
+    lengths (B,): number of valid positions of each row. order (B, L): the positions of the given x
+    in their new order, for `restore_order`. attention_mask (B, L): 1 or True at valid positions, 0
+    or False at padding, which may be before or after the valid positions. Raises ValueError for a
+    mask with a wrong shape or device; on the CPU also for other values, for a row without a valid
+    position, and for padding between valid positions.
     """
     check_tensor("attention_mask", attention_mask, "(B, L)")
     check_tensor("x", x, "(B, L, …)")
@@ -29,7 +30,7 @@ def move_padding_to_end(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tens
 
 
 def restore_order(y: Tensor, order: Tensor) -> Tensor:
-    """Return y (B, L, …) with its positions in the order before `move_padding_to_end`."""
+    """Return y (B, L, …) with its positions back in the order before `move_padding_to_end`."""
     return y.gather(1, _expand(order.argsort(1), y))
 
 

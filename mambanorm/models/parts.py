@@ -1,6 +1,7 @@
 """The parts of models besides norms: blocks, stem, head, positional encoding, stochastic depth.
 
-Positional encoding (§2.1) is off by default, because Mamba's scan already depends on the order:
+Positional encoding (§2.1 of the paper) is off by default, because Mamba's scan already depends on
+the order:
 
     x ← x + P        after the stem, before the stem's norm; x (B, L, D) or (B, H, W, D)
 
@@ -92,7 +93,7 @@ def check_values_of(x: object, axes: str, last_size: int) -> None:
 
 
 def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
-    """Return the layer's weight, or the model's first floating-point parameter if it has none.
+    """Return the layer's weight; if the layer has none, the model's first floating-point parameter.
 
     A wrapper may hide the layer's weight. The result serves to check an input's device and dtype.
     """

@@ -25,12 +25,12 @@ from mambanorm.errors import shown
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.masked_moments import blank_padding, standardize
 
-# (x, μ or None if no mean is subtracted, σ²)
+# Three values: x; μ, or None if no mean is subtracted; σ²
 Statistics = tuple[Tensor, Tensor | None, Tensor]
 
 
 class Norm(nn.Module):
-    """Base of all norms of d channels; `weight` is γ and `bias` is β, None in a norm without them.
+    """Base of all norms of d channels; `weight` is γ or None, `bias` is β or None.
 
     A subclass computes its norm in `normalize`. `eps=None` means a norm without ε. Raises
     ValueError for an option's value that no norm can use.
@@ -143,7 +143,7 @@ class SequenceNorm(Norm):
         return standardize(x, mean, var, self.eps, *self.scale_and_shift())
 
     def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return the x of `channel_moments(x, lengths)`, and μ and σ² broadcastable to (B, 1, D).
+        """Return x as in its Moments (`channel_moments`), and μ and σ² broadcastable to (B, 1, D).
 
         μ is None if the norm subtracts no mean. The padding of the argument x is zero.
         """

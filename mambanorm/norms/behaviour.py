@@ -20,8 +20,8 @@ from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
-# Added to an input value, one after the other. Both signs are needed: a norm by the maximum does
-# not react to a smaller value.
+# Added to an input value, one after the other. Both signs are needed: a norm that divides by
+# the maximum does not react to a smaller value.
 SHIFTS = (-3.0, 4.0)
 # An output (of order 1) whose difference exceeds this value counts as changed.
 CHANGED = 1e-9
@@ -43,8 +43,8 @@ class Behaviour:
     padding: (row, valid position) of an output that depends on padding, or None.
     random: True if two passes on the same input differ.
     hidden: True if the norm keeps state between batches that is not in its state dict.
-    gradient: `gradient_error` without lengths and with lengths.
-    dtypes: texts such as "float32 for float16", for each input dtype that the output does not have.
+    gradient: two values of `gradient_error`, without lengths and with lengths.
+    dtypes: a text such as "float32 for float16" for each input dtype that the output does not keep.
     """
 
     axes: tuple[str, ...]
@@ -173,7 +173,7 @@ def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
 
 
 def _has_hidden_state(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor) -> bool:
-    """Return True if a used norm and a new norm with the same state dict give other outputs.
+    """Return True if a used norm and a new norm with the same state dict differ in output.
 
     "Used" means that the norm has processed two batches in training mode.
     """
@@ -198,7 +198,8 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
     The gradient is that of a randomly weighted sum of the valid outputs. It is compared along one
     random direction in the space of x and all learned parameters.
     """
-    torch.default_generator.manual_seed(1)  # so registration and norm cards use one direction
+    # `register_norm` and the command `mambanorm card` compare along the same random direction
+    torch.default_generator.manual_seed(1)
     valid = slice(None) if lengths is None else torch.arange(POSITIONS) < lengths[:, None]
     weights, *directions = (torch.randn_like(value) for value in (x, x, *_learned_parameters(norm)))
 
@@ -228,7 +229,7 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
 
 
 def _other_dtypes(make: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
-    """Return texts such as "float32 for float16", one per dtype of x that the output does not have.
+    """Return texts such as "float32 for float16", one per dtype of x that the output does not keep.
 
     The norm must work in float32; any other dtype in which it fails is skipped.
     """

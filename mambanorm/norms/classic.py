@@ -4,8 +4,8 @@ The norms are None, BN, IN, LN, RMSN and GN, then LN-DL, RMSN-DL and GN-token. b
 base classes `TokenNorm` and `SequenceNorm`, which differ in the axes of a statistic (Fig. 2).
 
 LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints statistics Π(X) over D·L
-instead: these norms are LN-DL and RMSN-DL here (I14). GN takes its statistics over L as well, as
-torch's GroupNorm does; GN-token takes them per token, as Mamba-2's norm does.
+instead: these norms are LN-DL and RMSN-DL here (I14 in docs/paper.md). GN takes its statistics
+over L as well, as torch's GroupNorm does; GN-token takes them per token, as Mamba-2's norm does.
 """
 
 import torch
@@ -69,8 +69,8 @@ class BatchNorm(SequenceNorm):
     running statistics.
 
     This class is not a subclass of torch's BatchNorm1d, which expects (B, D, L) and takes no
-    lengths. So torch's update_bn and convert_sync_batchnorm ignore this class: use the clinic's
-    `update_statistics` instead. Processes do not share statistics.
+    lengths. So torch's update_bn and convert_sync_batchnorm ignore this class. In place of
+    update_bn, use mambanorm_clinic's `update_statistics`. Processes do not share statistics.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):

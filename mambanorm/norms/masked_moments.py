@@ -23,7 +23,7 @@ from mambanorm.kernels.backends import fused_on_cpu
 class Moments(NamedTuple):
     """Mean `m` and centred second moment `v`, (B, 1, D), over `n` positions, (B, 1, 1) or int.
 
-    `x` is the input again. Normalize this x, not the original one: the gradient through the moments
+    `x` is the input again. Normalize this x, not the input itself: the gradient through the moments
     and the direct gradient are then added in one pass.
     """
 
@@ -107,7 +107,7 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
     """Return mean and total variance of each channel group of each row (Eq. 9), (B, 1, D) each.
 
-    All channels of a group get the group's values. One group is the paper's Π_LN (Eq. 11).
+    All channels of a group get the group's values. With one group: the paper's Π_LN (Eq. 11).
     """
     _, m, v, _ = moments
     B, _, D = m.shape

@@ -4,12 +4,13 @@
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
 
 The members of the mixture (BN, GN, IN, LN, RMSN) share one set of per-channel moments, from which
-the statistics of each member are pooled. Only the mixture normalizes x, not each member.
+the statistics of each member are pooled. x is normalized once, with the mixed statistics.
 
 Choices of this implementation where the paper is open or inconsistent:
 - Eq. 13 writes one w_i for μ and σ²; here the means and the variances have separate softmaxes.
-- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds
-  this variance by the law of total variance; `"literal"` computes the printed equations.
+- Eq. 8 and 11 leave out the variance of the means (I2 in docs/paper.md). By default
+  (`statistics="total"`), this variance is added by the law of total variance; `"literal"` computes
+  the printed equations.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval mode BN uses its running statistics.
 
 NormVary's statistics contain later positions, so NormVary is not causal. mambanorm_study has a

@@ -38,12 +38,14 @@ class NormEntry:
     source: str
     # Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels.
     axes: tuple[str, ...]
-    # True if no output depends on a later position (I3), as language models and `step` need.
+    # True if no output depends on a later position (I3 in docs/paper.md). Language models and
+    # `step` need such norms.
     causal: bool
     learnable: str
     # When to choose this norm, in a few words.
     use: str = ""
-    # How the norm contradicts its declaration, if it was registered with check=False; else "".
+    # How the norm contradicts its declaration; "" if `register_norm` measured no contradiction. A
+    # norm with a contradiction is registered only with check=False.
     doubt: str = ""
 
     @property
@@ -53,7 +55,7 @@ class NormEntry:
 
     @property
     def factory_options(self) -> tuple[str, ...]:
-        """Names of the factory's arguments after the number of channels."""
+        """Names of the factory's arguments except the first, the number of channels."""
         return tuple(inspect.signature(self.factory).parameters)[1:]
 
     @property
@@ -99,7 +101,7 @@ def register_norm(
     the norm looks ahead although it is declared causal, its axes are not the declared ones, padding
     enters its statistics, its gradient is wrong, its output does not have x's dtype, it keeps state
     outside its state dict, or it fails on an x of shape (3, 6, 8) in float64. `check=False`
-    registers such a norm anyway; pages that name the norm then show the observation.
+    registers such a norm anyway; tables and reports that name it then show the observation.
 
     Also raises ValueError if the name is registered already or cannot be written in an arm, and if
     `causal` is not a bool.
@@ -207,10 +209,11 @@ def check_options(names: Sequence[str | None], options: Mapping[str, Any] | None
 
 
 def check_causal(names: Sequence[str | None], reason: str) -> None:
-    """Raise ValueError for a norm whose output depends on later positions (I3).
+    """Raise ValueError for a norm whose output depends on later positions (I3 in docs/paper.md).
 
-    `reason` is the end of the message's sentence, such as "which …". BN is refused even for eval
-    mode: its running statistics do not look ahead, but training used batch statistics, which do.
+    `reason` is a clause "which …" about these positions, for the message. BN is refused even for
+    eval mode: its running statistics do not look ahead, but training used batch statistics, which
+    do.
     """
     for name in map(registered_name, names):
         if not NORMS[name].causal:

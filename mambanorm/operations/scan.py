@@ -49,9 +49,9 @@ def selective_scan(
         delta_softplus: apply softplus to delta + delta_bias.
         return_last_state: also return the last state.
         backend: one of BACKENDS. "cpu" leaves a scan whose state may grow (an A above 0 or a Δ
-            below 0) to the reference. "cpu" and "triton" do not take a constant B or C (which no
-            Mamba has), so "auto" then chooses another back end.
-        initial_state: (B, D, N), h before the first step, for generation, so without gradient.
+            below 0) to the reference (reference.py). "cpu" and "triton" do not take a constant B or
+            C (which no Mamba has); for such a B or C, "auto" chooses another back end.
+        initial_state: (B, D, N), h before the first step, for generation; it gets no gradient.
             The reference computes every scan with an initial state that is not zero.
 
     Returns out (B, D, L) in u's dtype; with `return_last_state`, the pair (out, last_state), where
@@ -101,7 +101,7 @@ def low_rank_scan(
         dt_weight: (E, R).
         dt_bias: (E,).
         A_log: (E, N).
-        D: (E,).
+        D: factor of the skip connection, (E,).
         state: h before the first step (B, E, N), or None.
         backend: one of BACKENDS.
 
@@ -136,8 +136,8 @@ def _needs_reference(state: Tensor | None, length: int) -> bool:
 def _may_grow(delta: Tensor, A: Tensor, delta_bias: Tensor | None, delta_softplus: bool) -> bool:
     """Return True if a state may grow (exp(Δ·A) > 1) or become NaN.
 
-    The CPU loops need decaying states. Compiled code cannot branch on values: the result is False,
-    and such a scan raises RuntimeError when it runs.
+    The CPU loops need decaying states. Compiled code cannot branch on values: there the result is
+    False, and a scan whose state may grow raises RuntimeError when it runs.
     """
     if torch.compiler.is_compiling() and (delta_softplus or delta_bias is None):
         decays = (A <= 0).all()
