@@ -11,8 +11,8 @@
     norm.py                on the CPU: norms of single positions, norms along the sequence, and
                            mixtures of statistics (NormVary)
 
-Each kernel computes the same as slow, readable code in plain torch. The module docstring of the
-kernel names this readable twin. Tests compare outputs and gradients of kernel and twin.
+Each kernel computes the same as slow, readable code in plain torch, its readable twin. The module
+docstring of the kernel names the twin. Tests compare outputs and gradients of kernel and twin.
 """
 
 import functools

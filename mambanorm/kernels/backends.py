@@ -6,10 +6,10 @@
     mamba_ssm    this file                  CUDA and the package mamba-ssm; N up to 256
     triton       kernels/scan_triton.py     CUDA and the package triton; keeps the state in float32
 
-"auto" takes the first back end that can compute the scan: on the CPU `cpu`; on CUDA `mamba_ssm`,
-then `triton`; otherwise `reference`. `cpu` and `triton` require that B and C vary along the
-sequence, as in every Mamba block. Kernels are imported at their first use, because importing Numba,
-Triton or mamba-ssm takes seconds.
+"auto" tries `cpu` on the CPU, and `mamba_ssm`, then `triton` on CUDA. It takes the first back end
+that can compute the scan, or `reference` if none can. `cpu` and `triton` require that B and C vary
+along the sequence, as in every Mamba block. Kernels are imported at their first use, because
+importing Numba, Triton or mamba-ssm takes seconds.
 """
 
 import functools
@@ -73,10 +73,10 @@ def scan_kernel(backend):
 
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-    """Return the function that computes Δ = softplus(dt·Wᵀ + bias) and the scan in one kernel.
+    """Return the function that computes Δ and the scan in one kernel, or None if there is none.
 
-    Returns None if no kernel can do both: the caller must then compute Δ before the scan. `backend`
-    and errors are those of `choose_backend`.
+    Δ = softplus(dt·dt_weightᵀ + dt_bias). If the result is None, the caller must compute Δ before
+    the scan. `backend` means the same as in `choose_backend`, and the same errors are raised.
     """
     name = choose_backend(backend, u, A_log.shape[1])
     tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
@@ -94,8 +94,9 @@ def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
 def choose_backend(backend, u, state_size=1, *, vary=True):
     """Return the name of the back end that computes the scan of u with N = `state_size`.
 
-    `backend` is the requested one of BACKENDS. `vary` is True if both B and C vary along the
-    sequence. Raises ValueError if the requested back end is unknown or cannot compute this scan.
+    `backend` is the requested back end, one of BACKENDS. `vary` is True if both B and C vary
+    along the sequence. Raises ValueError if the requested back end is unknown or cannot compute
+    this scan.
     """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
@@ -143,8 +144,8 @@ def _obstacle(backend, u, state_size, vary):
 def _fits_kernels(u):
     """Return True if a kernel can compute the scan of u.
 
-    A kernel needs an ordinary tensor (see `is_ordinary`). Under torch.compile the scan is an
-    operator, which takes every u.
+    A kernel needs an ordinary tensor (see `is_ordinary`). Under torch.compile the scan is called as
+    an operator, and the operator takes every u.
     """
     return torch.compiler.is_compiling() or not isinstance(u, torch.Tensor) or is_ordinary(u)
 
@@ -198,13 +199,14 @@ def scan_mamba_ssm(
     """Compute the scan with mamba-ssm's CUDA kernel.
 
     The arguments are those of `selective_scan`, already checked. They are converted to what the
-    kernel needs: A, D, delta_bias, and B or C if constant, in float32; delta, and B or C if they
-    vary, in u's dtype; the same number of groups in B and C. Returns out (B, D, L), and last_state
-    (B, D, N) without gradient, or None unless `want_last`.
+    kernel needs. A, D and delta_bias become float32; delta gets u's dtype. A constant B or C
+    becomes float32; a B or C that varies along L gets u's dtype, and if both vary, the same number
+    of groups. Returns out (B, D, L) and last_state, which is (B, D, N) without gradient if
+    `want_last`, else None.
     """
     groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
 
-    def with_groups(m):  # → (D, N) or (B, G, N, L)
+    def with_groups(m):  # returns (D, N) if m is constant, else (B, G, N, L)
         if m.dim() == 2:
             return m.float()
         m = m.unsqueeze(1) if m.dim() == 3 else m

@@ -1,4 +1,4 @@
-"""The two operations of a block that contain a SiLU, fused on the CPU.
+"""The two operations of a Mamba block that contain a SiLU, fused on the CPU.
 
 `conv_silu_cpu` computes a depthwise convolution of sequences or images and its SiLU; `gated_cpu`
 computes the gate y·SiLU(z). Each takes one pass over memory forward and one backward; plain torch
@@ -6,11 +6,13 @@ takes up to a dozen passes.
 
 The readable twins are `causal_conv`, `centred_conv` and the last line of `gated` in
 operations/conv_gate.py. The convolution saves only its inputs for the backward pass and recomputes
-everything else. A worker copies LANES channels of one image at a time into a buffer with a border
-of zeros. A sequence is treated as an image of one line, whose border is only on the left.
+everything else. A worker copies one image's channels, one block of up to LANES neighbouring
+channels at a time, into a buffer with a border of zeros. A sequence is treated as an image of one
+line, whose border is only on the left.
 
-Glossary: operations/__init__.py; H and W are height and width of an image. The convolution of an
-image has K·K taps.
+Glossary: operations/__init__.py; H and W are height and width of an image. A tap is one position in
+the window of the convolution, with one weight per channel. The convolution of an image has K·K
+taps. In the functions below, a block is a block of channels.
 """
 
 import numpy as np
@@ -41,7 +43,7 @@ MIN_PER_WORKER = 16_384
 
 @jit()
 def _load_taps(w, bias, taps, channels, d0, width, params):
-    """Copy a block's bias to row 0 of `params`, and the block's tap k to row 1 + k."""
+    """Copy a block's biases to row 0 of `params`, and its weights of tap k to row 1 + k."""
     params[:] = ZERO
     load(params, 0, 0, bias, d0, width)
     for k in range(taps):
@@ -50,7 +52,7 @@ def _load_taps(w, bias, taps, channels, d0, width, params):
 
 @jit()
 def _add_sums(taps, channels, worker, d0, width, block_sums, worker_sums):
-    """Add a block's sums to the sums of its worker, (taps + 1, E).
+    """Add a block's sums to the sums (taps + 1, E) of one worker.
 
     Row 0 of both sums holds the gradient of the bias; row 1 + k holds the gradient of tap k.
     """
@@ -84,7 +86,8 @@ def _silu_backward(row, ones, bias_sum):
 def _convolve(corner, pitch, taps_down, taps_across, params, image, row):
     """Compute row = bias + Σ_ij w_ij · pixel (i, j), where pixel (0, 0) has the index `corner`.
 
-    `image` has a border of zeros; `pitch` is the width of the image including the border.
+    `params` holds the bias and the weights w. `image` has a border of zeros; `pitch` is the width
+    of the image including the border.
     """
     load(row, 0, 0, params, 0, LANES)
     for i in range(taps_down):
@@ -95,18 +98,18 @@ def _convolve(corner, pitch, taps_down, taps_across, params, image, row):
 
 @jit()
 def _load_image(u, b, height, width, channels, d0, lanes, pitch, first_pixel, image):
-    """Copy a block of channels of image b to `image`, inside the border of zeros.
+    """Copy a block of channels of image b to `image`, inside its border of zeros.
 
     `first_pixel` is the index of the first pixel inside the border.
     """
-    for y in range(height):
-        for x in range(width):
+    for py in range(height):
+        for px in range(width):
             load(
                 image,
-                first_pixel + y * pitch + x,
+                first_pixel + py * pitch + px,
                 0,
                 u,
-                ((b * height + y) * width + x) * channels + d0,
+                ((b * height + py) * width + px) * channels + d0,
                 lanes,
             )
 
@@ -135,11 +138,11 @@ def _conv_forward(worker, workers, integers, buffers):
         _load_image(
             u, b, height, width, channels, d0, lanes, pitch, taps_above * pitch + taps_left, image
         )
-        for y in range(height):
-            for x in range(width):
-                _convolve(y * pitch + x, pitch, taps_down, taps_across, params, image, row)
+        for py in range(height):
+            for px in range(width):
+                _convolve(py * pitch + px, pitch, taps_down, taps_across, params, image, row)
                 _apply_silu(row)
-                store(row, 0, 0, out, ((b * height + y) * width + x) * channels + d0, lanes)
+                store(row, 0, 0, out, ((b * height + py) * width + px) * channels + d0, lanes)
 
 
 @entry
@@ -147,7 +150,7 @@ def _conv_backward(worker, workers, integers, buffers):
     """Compute the gradients of `_conv_forward` for one worker's images and blocks of channels.
 
     integers: as in `_conv_forward`. buffers: u, taps, bias, and grad, the gradient of out;
-    results: du, and for each worker the sums of `_add_sums`.
+    results: du, and worker_sums (workers, taps + 1, E), which `_add_sums` fills.
     """
     batch, height, width, channels, taps_down, taps_across, taps_above, taps_left = integers
     u, w, bias, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
@@ -157,7 +160,7 @@ def _conv_backward(worker, workers, integers, buffers):
         (channels + LANES - 1) // LANES,
         taps_down * taps_across,
     )
-    last = (taps_down - 1) * pitch + taps_across - 1  # distance from the first to the last tap
+    last = (taps_down - 1) * pitch + taps_across - 1  # pixels of `image` from first to last tap
     image = np.zeros((pitch * (height + taps_down - 1), LANES), np.float32)
     # da: gradient with respect to the convolution before SiLU, with a border of zeros
     da = np.zeros((pitch * (height + taps_down - 1), LANES), np.float32)
@@ -174,11 +177,11 @@ def _conv_backward(worker, workers, integers, buffers):
             u, b, height, width, channels, d0, lanes, pitch, taps_above * pitch + taps_left, image
         )
         block_sums[:] = ZERO
-        for y in range(height):
-            for x in range(width):
-                corner = y * pitch + x
+        for py in range(height):
+            for px in range(width):
+                corner = py * pitch + px
                 _convolve(corner, pitch, taps_down, taps_across, params, image, row)
-                load(row, 0, LANES, grad, ((b * height + y) * width + x) * channels + d0, lanes)
+                load(row, 0, LANES, grad, ((b * height + py) * width + px) * channels + d0, lanes)
                 _silu_backward(row, ones, block_sums)
                 for i in range(taps_down):
                     for j in range(taps_across):
@@ -192,14 +195,14 @@ def _conv_backward(worker, workers, integers, buffers):
                     (corner + last - taps_above * pitch - taps_left) * LANES,
                     LANES,
                 )
-        for y in range(height):
-            for x in range(width):
+        for py in range(height):
+            for px in range(width):
                 row[0, :LANES] = ZERO
                 for i in range(taps_down):
                     for j in range(taps_across):
-                        tap, pixel = 1 + i * taps_across + j, y * pitch + x + last - i * pitch - j
+                        tap, pixel = 1 + i * taps_across + j, py * pitch + px + last - i * pitch - j
                         add_product(row, 0, params, tap * LANES, da, pixel * LANES)
-                store(row, 0, 0, du, ((b * height + y) * width + x) * channels + d0, lanes)
+                store(row, 0, 0, du, ((b * height + py) * width + px) * channels + d0, lanes)
         _add_sums(taps, channels, worker, d0, lanes, block_sums, worker_sums)
 
 

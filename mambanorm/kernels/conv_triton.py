@@ -2,13 +2,14 @@
 
     a_t = bias + Σ_k w_k · x_(t−K+1+k),   u_t = SiLU(a_t)
 
-Each program computes one batch row and one block of channels: the forward kernel one tile of steps,
-the backward kernel a span of several tiles. The forward kernel reads x once from memory; the K − 1
-shifted reads of x come from the cache. The gradient of x_t depends on da_t … da_(t+K−1). The
-backward kernel recomputes these K numbers for each t. This takes K times the arithmetic, but memory
-limits the kernel's speed, and no tensor da is written or read. Each program of the backward kernel
-writes its partial sums of dweight and dbias once, and these partial sums are added in a fixed
-order, so the same inputs give the same bits.
+Each program computes one batch row and one block of channels: in the forward kernel for one tile of
+steps, in the backward kernel for a span of several tiles. The forward kernel reads x once from
+memory; the K − 1 shifted reads of x come from the cache. The gradient of x_t depends on
+da_t … da_(t+K−1), where da_t = dL/da_t. The backward kernel recomputes these K numbers for each t.
+That is K times the arithmetic of computing each da_t once, but memory limits the kernel's speed,
+and this way no tensor da is written or read. Each program of the backward kernel writes its partial
+sums of dweight and dbias once, and these partial sums are added in a fixed order, so the same
+inputs give the same bits.
 
 On the CPU, conv_gate.py computes the same operation. The readable twin is `causal_conv` in
 operations/conv_gate.py.
@@ -22,13 +23,13 @@ from mambanorm.kernels import backward_once
 from mambanorm.kernels.scan_triton import power_of_two
 from mambanorm.kernels.scan_triton_loops import ChannelTensor, sigmoid
 
-CHANNELS, STEPS = 64, 16  # of the largest tile
-SPAN = 256  # most steps per program in the backward pass; one row of partial sums per program
+CHANNELS, STEPS = 64, 16  # size of the largest tile
+SPAN = 256  # most steps in a span of the backward kernel; each span has one row of partial sums
 
 
 @triton.jit
 def _convolve(x, weight, bias, row, t, d, channel_mask, length, TAPS: tl.constexpr):
-    """Return the convolution before its SiLU at the steps t, (STEPS, CHANNELS)."""
+    """Return the convolution, without SiLU, at the steps t: (STEPS, CHANNELS)."""
     a = tl.load(bias + d, mask=channel_mask, other=0.0).to(tl.float32)[None, :]
     for k in tl.static_range(TAPS):
         a += _tap(weight, d, channel_mask, k, TAPS) * _read(
@@ -45,7 +46,7 @@ def _tap(weight, d, channel_mask, k: tl.constexpr, TAPS: tl.constexpr):
 
 @triton.jit
 def _read(source, row, t, d, channel_mask, length):
-    """Return x or grad at the steps t, with 0 before the first step and after the last step."""
+    """Return `source` (x or grad) at the steps t: 0 before the first step and after the last."""
     mask = ((t >= 0) & (t < length))[:, None] & channel_mask[None, :]
     offsets = (
         source.ptr + row * source.batch + t[:, None] * source.step + d[None, :] * source.channel
@@ -81,7 +82,8 @@ def backward_kernel(
     row = tl.program_id(2).to(tl.int64)
     d = tl.program_id(1).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
     channel_mask = d < channels
-    column = tl.arange(0, 1 << TAPS.bit_length())[None, :]  # one per tap, one for the bias
+    # one column per tap and one for the bias; their number is rounded up to a power of two
+    column = tl.arange(0, 1 << TAPS.bit_length())[None, :]
     total = tl.zeros((CHANNELS, 1 << TAPS.bit_length()), tl.float32)
     for tile in range(0, TILES):
         t = (tl.program_id(0).to(tl.int64) * TILES + tile) * STEPS + tl.arange(0, STEPS)

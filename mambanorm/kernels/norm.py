@@ -2,7 +2,8 @@
 
     token_norm(x, …)                       γ·(x − μ)/√(σ² + ε) + β, where μ and σ² belong to one
                                            token: LN, RMSN (μ = 0), GN-token
-    moments(x, lengths)                    m and v (B, 1, D) of norms/masked_moments.py, and x again
+    moments(x, lengths)                    mean m and centred second moment v, (B, 1, D) each (see
+                                           norms/masked_moments.py), and x again
     centre_scale(x, mean, scale, shift)    (x − mean)·scale + shift
     mixed_statistics(norm, moments)        μ and σ² of NormVary or SwitchNorm, from the moments
 
@@ -11,17 +12,20 @@ is one loop, whose data stay in the cache.
 
 Every norm along L calls `moments`, pools m and v into its own statistics, and calls `centre_scale`.
 Plain torch does the pooling, except for mixtures: there torch would need about a hundred tiny
-operations, each of which takes longer to launch than to run. So the mixture is a kernel. `moments`
-also returns x. If the next operation uses the returned x, the two gradients of x are added inside
-one loop, which saves a pass over memory.
+operations, each of which takes longer to launch than to run. So a kernel computes the mixtures.
 
-Readable twins compute the same for other dtypes and devices, and tests compare kernels and twins:
-`reference` of each norm in norms/classic.py, the plain lines of `channel_moments` and `standardize`
-in norms/masked_moments.py, and `member_statistics` with `mix` in norms/normvary.py.
+`moments` also returns x. Two gradients reach x: one through m and v, one through the next
+operation. If that operation uses the returned x, one loop adds the two gradients, which saves a
+pass over memory.
+
+The readable twins compute the same for other dtypes and devices, and tests compare the kernels with
+them. The twins are `reference` of each norm in norms/classic.py, the plain lines of
+`channel_moments` and `standardize` in norms/masked_moments.py, and `member_statistics` with `mix`
+in norms/normvary.py.
 
 Kernels index flat memory, with unsigned indices. If an index could be negative, the compiler would
-gather single numbers instead of loading neighbours together. A slice would cost Numba two atomic
-updates of a reference count.
+gather single numbers instead of loading neighbouring numbers together. Kernels take no slices,
+because each slice would cost Numba two atomic updates of a reference count.
 """
 
 import numpy as np
@@ -56,8 +60,8 @@ _f, _u = np.float32, np.uintp
 def token_norm(x, weight, bias, eps, centred=True, groups=1):
     """Normalize each channel group of each token, for float32 tensors on the CPU.
 
-    x (B, L, D) → (B, L, D). weight and bias are (D,); None means a weight of 1 and a bias of 0.
-    Without `centred` the mean is not subtracted. Differentiable once.
+    x and the result are (B, L, D). weight and bias are (D,) or None: the weight is then 1, the bias
+    0. Without `centred` the mean is not subtracted. Differentiable once.
     """
     D = x.shape[-1]
     weight = constant(D, 1.0) if weight is None else weight
@@ -81,7 +85,7 @@ def _centred_sums(x, start, width, centre):
 
 @jit("reassoc")
 def _gradient_sums(g, x, start, width, mean, scale):
-    """Return Σ g and Σ g·x̂ over one channel group, where x̂ = (x − mean)·scale."""
+    """Return Σ g and Σ g·x̂ over one channel group, where x̂ = (x − mean)·scale and g = dL/dx̂."""
     total, weighted = ZERO, ZERO
     for d in range(width):
         total += g[d]
@@ -132,8 +136,9 @@ def _token_forward(worker, workers, integers, buffers):
 def _token_backward(worker, workers, integers, buffers):
     """Compute the gradients of `_token_forward` for one worker's share of the tokens.
 
-    integers: as in `_token_forward`. buffers: x, γ, the (tokens, groups, 2) result of
-    `_token_forward`, and grad, the gradient of y; results: dx, and for each worker its sums dγ, dβ.
+    integers: as in `_token_forward`. buffers: x, γ, the statistics (tokens, groups, 2) that
+    `_token_forward` wrote, and grad, the gradient of y; results: dx, and sums (workers, 2, D), each
+    worker's dγ and dβ.
     """
     tokens, groups, width, centred = integers
     x, gamma, stats, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
@@ -189,8 +194,9 @@ class _TokenNorm(torch.autograd.Function):
 def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean m and the centred second moment v of each row and channel, and x again.
 
-    m and v (B, 1, D) are computed over the valid positions. Use the returned x from then on, not
-    the original: the two gradients of x are then added in one loop.
+    m and v (B, 1, D) are computed over the valid positions. Afterwards use the returned x, not the
+    original: then one loop adds the gradient of x through m and v and its gradient through the
+    later operations.
     """
     return _Moments.apply(x, lengths)
 
@@ -250,8 +256,8 @@ def _moments_forward(worker, workers, integers, buffers):
 def _moments_backward(worker, workers, integers, buffers):
     """Compute dx = grad_x + (dm + 2·dv·(x − m)) / n at valid positions, dx = grad_x at padding.
 
-    buffers: lengths, x, m, dm, dv, and grad_x, the gradient of the x that `moments` returned;
-    result: dx.
+    n is the number of valid positions in the row. buffers: lengths, x, m, dm, dv, and grad_x, the
+    gradient of the x that `moments` returned; result: dx.
     """
     batch, length, channels = integers
     lengths, x, m, dm = (
@@ -385,9 +391,10 @@ MEMBERS = "BN", "GN", "IN", "LN", "RMSN"
 
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
-    """Return the mixed μ and σ² of Eq. 13, (B, 1, D) each, for float32 tensors on the CPU.
+    """Return the mixed μ and σ² (B, 1, D) of the paper's Eq. 13, for float32 tensors on the CPU.
 
-    In training, also update the running statistics of `norm`.
+    `norm` is a NormVary or SwitchNorm, `moments` a `Moments` of norms/masked_moments.py. In
+    training, also update the running statistics of `norm`.
     """
     count, (rows, _, D) = moments.n, moments.m.shape
     names, n = ("mean_logits", "var_logits", "running_mean", "running_var"), len(norm.members)
@@ -409,7 +416,8 @@ def _pool_members(share, training, m, v, use_total, batch_stats, group_stats, la
     Results: batch_stats (2, D), mean and variance of BN; group_stats (B, 2·G), mean and variance of
     each group of GN; layer_stats (B, 3), mean and variance of LN, and mean square of RMSN. Outside
     training batch_stats is not changed, because it holds the running statistics. With `use_total`,
-    the variances of BN and LN include the variance of the means.
+    the variances of BN and LN include the variance of the means. The statistics of IN are m and v
+    themselves. `share` (B,) holds the weight of each row in BN's statistics.
     """
     B, D = m.shape
     groups = group_stats.shape[1] // 2
@@ -444,12 +452,13 @@ def _pool_members(share, training, m, v, use_total, batch_stats, group_stats, la
         layer_stats[b, 0], layer_stats[b, 1], layer_stats[b, 2] = mean, var / _f(D), square / _f(D)
 
 
-# The next two kernels run with one worker. integers: D, G, training, use_total. buffers: m and v
-# (B, D), the weights of the means (5,) and of the variances (5,), share (B,), the three results of
-# `_pool_members`, then the tensors that the kernel's docstring names.
+# The next two kernels run with one worker. integers: D, the number G of GN's groups, training,
+# use_total. buffers: m and v (B, D), the weights of the members' means (5,) and variances (5,),
+# share (B,), the three results of `_pool_members`, then the tensors that the kernel's docstring
+# names.
 @entry
 def _mix_forward(worker, workers, integers, buffers):
-    """Compute the statistics of the members and mix them (Eq. 13).
+    """Compute the statistics of the members and mix them (Eq. 13 of the paper).
 
     Results: mean and var (B, D).
     """
@@ -486,13 +495,14 @@ def _mix_forward(worker, workers, integers, buffers):
 def _mix_backward(worker, workers, integers, buffers):
     """Compute the gradients of the mixture from p = dL/dμ and q = dL/dσ².
 
-    Pᵢ is the pooling of member i: it replaces the numbers of a set by the average of the set.
+    Member i has the mean μ_i, the weight w^μ_i of its mean and the weight w^σ_i of its variance.
+    Pᵢ is its pooling: it replaces each number by the average of the set that the number belongs to.
 
         dL/dm = Σ_i w^μ_i Pᵢᵀp + Σ_i 2·w^σ_i (m − μ_i)·Pᵢᵀq,   dL/dv = Σ_i w^σ_i Pᵢᵀq
 
-    RMSN subtracts no mean, so its second term has m instead of m − μ_i. Without `use_total` (the
-    `literal` statistics) the variances of BN and LN omit the variance of the means, so BN and LN
-    have no second term.
+    RMSN subtracts no mean, so its term of the second sum has m instead of m − μ_i. Without
+    `use_total` (the `literal` statistics) the variances of BN and LN omit the variance of the
+    means, so BN and LN have no term in the second sum.
 
     Further buffers: p and q (B, D); results: dm and dv (B, D); dw (2, 5), the gradients of the
     weights of the means and of the variances; sums (2, D), Σ_b p and Σ_b q.
@@ -565,7 +575,7 @@ def _mix_backward(worker, workers, integers, buffers):
 
 
 class _Mix(torch.autograd.Function):
-    """Mix the statistics of the members: m and v (B, 1, D) → mean and variance (B, 1, D).
+    """Compute the mixed mean and variance, (B, 1, D) each, from the moments m and v (B, 1, D).
 
     w_mean and w_var hold the weights of the members of `norm`; share (B,) holds the weight of each
     row in BN's statistics.

@@ -38,10 +38,10 @@ NUMBA_OPTIONS = {"error_model": "numpy", "nogil": True}
 def jit(*flags, **options):
     """Return a decorator that compiles, with `numba.njit`, a function that only kernels call.
 
-    `flags` are further fastmath flags. The flags that assume that no number is inf or NaN are not
-    set. `options` are options of `numba.njit`. Python cannot call the compiled function, because
-    the function has no Python wrapper and no machine code of its own, which saves a third of the
-    compile time.
+    `flags` are fastmath flags in addition to "contract". The flags that assume that no number is
+    inf or NaN are not set. `options` are options of `numba.njit`. Python cannot call the compiled
+    function, because the function has no Python wrapper and no machine code of its own. Leaving
+    these out saves a third of the compile time.
     """
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **NUMBA_OPTIONS, **options}
     return numba.njit(fastmath={"contract", *flags}, **options)
@@ -52,8 +52,8 @@ def entry(function, **options):
 
     Numba notices a change in the file that defines a kernel, but not in other files whose functions
     the kernel calls. Numba names its cache files after the function's qualified name. Therefore the
-    fingerprint of all kernel files is added to that name: a change in any of these files then
-    compiles every kernel again.
+    fingerprint of all kernel files is added to that name: after a change in any of these files,
+    every kernel is compiled again.
     """
     function.__qualname__ += f"_{FINGERPRINT}"
     options = {"fastmath": {"contract"}, "no_cfunc_wrapper": True, **NUMBA_OPTIONS, **options}
@@ -80,7 +80,7 @@ def _bits_to_float(typingctx, x):
 
 _f = np.float32
 ZERO, ONE, TWO = _f(0), _f(1), _f(2)
-# x + _ROUND rounds x to the integer k and has k + 126 in its lowest bits.
+# In float32, the sum x + _ROUND rounds x to an integer k; the sum's lowest bits hold k + 126.
 _ROUND = _f(1.5 * 2**23 + 126)
 # Coefficients of a minimax polynomial for 2^(q+1) on |q| <= 1/2, with a relative error of 1.1e-7.
 # The value and slope at 0 are exact, so a slow decay (an exponent near 0) is exact too.
@@ -95,8 +95,8 @@ def exp2(x):
 
     For x < -125.5 the result is 0. NaN stays NaN.
 
-    With the nearest integer k and x = k + q, 2^x = 2^(q+1) · 2^(k-1). The polynomial computes
-    2^(q+1), not 2^q, so that 2^(k-1) is finite whenever the result is finite.
+    Let k be the integer nearest to x, and q = x - k. Then 2^x = 2^(q+1) · 2^(k-1). The polynomial
+    computes 2^(q+1), not 2^q, so that 2^(k-1) is finite whenever the result is finite.
     """
     x = _f(-126) if x < _f(-126) else x  # NaN < -126 is False, so NaN stays NaN
     r = x + _ROUND
@@ -161,8 +161,9 @@ def add_product(typingctx, target, target_start, a, a_start, b, b_start):
 def use_wide_registers(typingctx):
     """Let LLVM vectorise the calling function with 64-byte registers if the processor has them.
 
-    By default LLVM uses only 32 bytes on some processors. Do not call this in a function that sums
-    over lanes: the order of the additions would depend on the width of the registers.
+    By default LLVM uses only 32 bytes of these registers on some processors. Do not call this in a
+    function that sums over lanes: the order of the additions would depend on the width of the
+    registers.
     """
 
     def codegen(context, builder, signature, args):
@@ -191,19 +192,19 @@ _float_pointer, _int_pointer = _pointer_to(types.float32), _pointer_to(types.int
 
 @jit(inline="always")
 def flat(buffers, k):
-    """Return the float32 tensor k of a kernel as a flat array.
+    """Return tensor k of `buffers`, which is float32, as a flat array.
 
-    `buffers` (tensors, 2) holds an address and a size for each tensor. If Python passed arrays
-    instead, Numba would take a microsecond to unpack each array and would count references in
-    loops. `.size` of the array is the tensor's number of elements. The memory of a strided tensor
-    extends beyond `.size`, so only compare `.size` with 0, which marks a missing tensor.
+    `buffers` (number of tensors, 2) holds an address and a size for each tensor. If Python passed
+    arrays instead, Numba would take a microsecond to unpack each array and would count references
+    in loops. `.size` of the array is the tensor's number of elements. The memory of a strided
+    tensor extends beyond `.size`, so only compare `.size` with 0, which marks a missing tensor.
     """
     return numba.carray(_float_pointer(buffers[k, 0]), buffers[k, 1])
 
 
 @jit(inline="always")
 def table(buffers, k, columns):
-    """Return the float32 tensor k of a kernel as rows of `columns` numbers."""
+    """Return tensor k of `buffers`, which is float32, as rows of `columns` numbers."""
     return numba.carray(_float_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
@@ -215,7 +216,7 @@ def scratch_table(address, rows, columns):
 
 @jit(inline="always")
 def int_table(buffers, k, columns):
-    """Return the int64 tensor k of a kernel as rows of `columns` numbers."""
+    """Return tensor k of `buffers`, which is int64, as rows of `columns` numbers."""
     return numba.carray(_int_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
@@ -259,7 +260,7 @@ _LOCK = threading.Lock()
 class _CompileNotice(event.Listener):
     """A listener that prints to stderr, once, that Numba compiles kernels.
 
-    Loading a kernel from the disk cache does not trigger the event that it listens to.
+    Loading a kernel from the disk cache does not trigger the event that the listener waits for.
     """
 
     has_printed = False
@@ -284,7 +285,7 @@ SIGNATURE = types.int64, types.int64, types.int64[::1], types.int64[:, ::1]
 
 @intrinsic
 def _call(typingctx, address, worker, workers, integers, buffers):
-    """Call the kernel whose machine code is at `address`, with the arguments of `SIGNATURE`."""
+    """Call the kernel whose machine code is at `address`, with arguments of SIGNATURE's types."""
 
     def codegen(context, builder, signature, args):
         kind = context.call_conv.get_function_type(types.none, SIGNATURE).as_pointer()

@@ -46,8 +46,8 @@ class Plan(NamedTuple):
     workers: int
     # Sizes that the kernels read: steps per chunk, B, L, D, N, R.
     integers: tuple[int, ...]
-    # (blocks, 3): first channel, number of channels, and group of B and C. No block crosses the
-    # border of a group.
+    # (blocks, 3), one row per block of channels: its first channel, its number of channels, and its
+    # group of B and C. No block crosses the border of a group.
     blocks: Tensor
     # Number of floats in the stored states (B, chunks − 1, N, D): h at the start of every chunk
     # except the first.
@@ -86,8 +86,8 @@ def make_plan(batch, length, channels, state_size, groups, rank, threads):
 def _stride_rows(*strides):
     """Return an int64 tensor with one row of four strides per tensor; the result is cached.
 
-    Missing strides are 0. The kernels use strides to index flat memory, so one compiled kernel
-    takes every layout.
+    A tensor with fewer than four strides gets zeros after them. The kernels use strides to index
+    flat memory, so one compiled kernel takes every layout.
     """
     return _int_rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
@@ -95,8 +95,8 @@ def _stride_rows(*strides):
 class KernelInputs(NamedTuple):
     """The plan of one scan, and the tensors that its kernels read.
 
-    tensors: u (B, L, D), delta, B and C (B, G, N, L), A·log₂e (N, D), dt_weight, D and bias. EMPTY
-    replaces a tensor that is None.
+    tensors: u (B, L, D), delta (B, L, D) or (B, G, R, L), B and C (B, G, N, L), A·log₂e (N, D),
+    dt_weight (R, D), D and bias (D,). EMPTY replaces a tensor that is None.
     """
 
     plan: Plan
@@ -106,7 +106,7 @@ class KernelInputs(NamedTuple):
     def strides(self) -> tuple[tuple[int, ...], ...]:
         """Strides of u, delta, B and C.
 
-        They are computed when read, because a saved-tensor hook may change a tensor's layout.
+        They are computed at each access, because a saved-tensor hook may change a tensor's layout.
         """
         u, delta, B, C = self.tensors[:4]
         if delta.dim() == 4:  # (B, G, R, L)
@@ -151,8 +151,9 @@ def _forward(inputs, softplus, save_states, want_last):
 def _backward(inputs, softplus, grad, states):
     """Return the gradients of u, delta, A, B, C, dt_weight, D and bias, from grad = dL/dout.
 
-    With dt_weight, the gradients of delta, B and C are views of one tensor, which holds them group
-    after group, because one matrix product per group computed delta, B and C.
+    With dt_weight, the gradients of delta, B and C are views of one tensor. It holds, group after
+    group, the three gradients of the group side by side, because one matrix product per group
+    computed delta, B and C.
     """
     plan, groups = inputs.plan, inputs.tensors[2].shape[1]
     _, batch, length, channels, state_size, rank = plan.integers
@@ -200,7 +201,7 @@ def _backward(inputs, softplus, grad, states):
 class _Scan(torch.autograd.Function):
     """The scan as an autograd function of the arguments of `_kernel_inputs`; no state may grow.
 
-    It returns out (B, L, D), and the last state (B, N, D) or None unless `want_last`.
+    It returns out (B, L, D) and the last state, which is (B, N, D) if `want_last`, else None.
     """
 
     @staticmethod
@@ -315,8 +316,8 @@ def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, w
 
     The arguments are those of `selective_scan`, already checked: B and C vary along L, and no state
     grows. Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor;
-    and last_state (B, D, N) in float32 without gradient, or None unless `want_last`. Differentiable
-    once, with respect to every floating-point argument.
+    and last_state, which is (B, D, N) in float32 without gradient if `want_last`, else None.
+    Differentiable once, with respect to every floating-point argument.
     """
     B, C = ((m.unsqueeze(1) if m.dim() == 3 else m).float() for m in (B, C))  # (B, G, N, L)
     groups = math.lcm(B.shape[1], C.shape[1])
@@ -332,8 +333,8 @@ def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, w
 def low_rank_scan_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
     """Compute `low_rank_scan` for float32 on the CPU.
 
-    Δ = softplus(dt·dt_weightᵀ + dt_bias) is never stored. Returns y (B, L, E), and the last state
-    (B, E, N) without gradient, or None unless `want_last`. Differentiable once.
+    Δ = softplus(dt·dt_weightᵀ + dt_bias) is never stored. Returns y (B, L, E) and the last state,
+    which is (B, E, N) without gradient if `want_last`, else None. Differentiable once.
     """
     dt, B, C = (part.permute(0, 2, 3, 1) for part in (dt, B, C))  # (B, G, ·, L)
     tensors = u.contiguous(), dt, -torch.exp(A_log), B, C, dt_weight.t().contiguous(), D, dt_bias

@@ -25,9 +25,9 @@ from mambanorm.kernels.runtime import (
 )
 
 # The tables in a worker's scratch memory. A slot is LANES neighbouring floats of a table's row; the
-# constants are the columns where the slots start. The slots are at fixed distances, so LLVM sees
-# that they never overlap. Tables are indexed, never sliced, because a slice costs Numba two atomic
-# updates of a reference count.
+# constants below are the columns where the slots start. The slots are at fixed distances, so LLVM
+# sees that they never overlap. Tables are indexed, never sliced, because a slice costs Numba two
+# atomic updates of a reference count.
 #
 # The table `rows` has one row per step: Δ, Δ·u, y and u; in the backward pass also dL/dy, dΔ,
 # d(Δ·u) and the slope of softplus.
@@ -47,7 +47,7 @@ _BIAS, _SKIP, _DT_WEIGHT = 0, 1, 2
 
 
 def scratch_floats(direction, steps, state_size, rank):
-    """Return the number of floats in one worker's tables, in the pass "forward" or "backward"."""
+    """Return the number of floats in one worker's tables for the pass "forward" or "backward"."""
     pairs = (state_size + 1) // 2
     scalars = (_DT_WEIGHT + rank) * LANES + 2 * steps * 2 * pairs
     if direction == "forward":
@@ -84,7 +84,8 @@ def _offset(x, b, t, d0):
 def _read_scalars(m, b, group, t0, steps, state_size, values):
     """Copy one group's B or C in one chunk to `values` (steps, N rounded up to an even number).
 
-    m = (flat memory, strides), with any strides. If N is odd, the last column becomes 0.
+    m = (flat memory, strides) is the whole B or C; the strides may be any. If N is odd, the last
+    column becomes 0.
     """
     data, strides = m
     base = b * strides[0] + group * strides[1] + t0 * strides[3]
@@ -170,14 +171,15 @@ _scan_chunk, _scan_and_save_chunk = _make_chunk_scan(False), _make_chunk_scan(Tr
 def _scan_chunk_backward(steps, rows, cells, b_values, c_values, history, db, dc):
     """Compute the gradients of one chunk from its last step to its first, with g = dL/dh_t.
 
-    The slot _G of `cells` carries exp(Δ·A)·g from each step to the step before it.
+    The slot _G of `cells` carries exp(Δ·A)·g from each step to the preceding step.
 
         g += dy·C_t,  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
         dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
 
-    dB and dC of the chunk are written to db and dc (steps, N rounded up to an even number). Only in
-    this function and in `_write_ddelta` may the compiler reorder the additions of a sum. Otherwise
-    it could not vectorise the sums over d.
+    dB and dC of the chunk are written to db and dc (steps, N rounded up to an even number). dΔ
+    lacks the gradient through Δ·u, which `_write_du` adds. The compiler may reorder the additions
+    of a sum only in this function and in `_write_ddelta`. Without this permission it could not
+    vectorise the sums over d.
     """
     for t in range(steps - 1, -1, -1):
         for d in range(LANES):
@@ -209,7 +211,7 @@ def _scan_chunk_backward(steps, rows, cells, b_values, c_values, history, db, dc
 
 @jit()
 def _add_scalars(t0, steps, state_size, values, total, start, strides):
-    """Add one chunk's dB or dC, `values`, to `total`, where step 0 has the index `start`."""
+    """Add `values` (one chunk's dB or dC) to `total`, where step 0 has the index `start`."""
     for t in range(steps):
         for n in range(state_size):
             total[start + (t0 + t) * strides[2] + n] += values[t, n]
@@ -248,7 +250,7 @@ def forward(worker, workers, integers, buffers):
     """Compute the forward pass of one worker's rows of the batch.
 
     integers: steps per chunk, B, L, D, N, R, softplus. buffers: u, delta, B, C, A·log2(e),
-    dt_weight, D, bias, scratch, blocks, and strides, with one row each for u, delta, B and C;
+    dt_weight, D, bias, scratch, blocks, and strides (one row each for u, delta, B and C);
     results: out, last, states.
     """
     steps, batch, length, channels, state_size, rank, softplus = integers
@@ -311,9 +313,10 @@ def forward(worker, workers, integers, buffers):
 
 @jit()
 def _write_du(steps, width, start, channels, params, softplus, rows, du, block_sums):
-    """Write du of one chunk to `du`, and replace dΔ in `rows` by ddelta, its value before softplus.
+    """Write du of one chunk to `du`, and replace dΔ in `rows` by ddelta.
 
-    Also add the chunk's sums of d(delta_bias) and dD to `block_sums`.
+    ddelta is the gradient with respect to Δ before softplus. Also add the chunk's sums of
+    d(delta_bias) and dD to `block_sums`.
     """
     for t in range(steps):
         for d in range(LANES):
@@ -349,7 +352,7 @@ def _write_ddelta(
 ):
     """Write ddelta of one chunk to `ddelta`.
 
-    If `rank` is not 0, add the gradient of the R numbers per step to `ddelta` instead, and the
+    If `rank` is not 0, instead add the gradient of delta's R numbers per step to `ddelta`, and the
     gradient of dt_weight to `block_sums`.
     """
     for t in range(steps):
@@ -369,8 +372,8 @@ def _write_ddelta(
 def _add_sums(state_size, rank, channels, d0, width, cells, block_sums, sums):
     """Add a block's sums over all steps to `sums`, in the rows of this worker.
 
-    A worker has N rows for dA, one for dD, one for d(delta_bias), and R for d(dt_weight). d0 is the
-    index of the block's first channel in the first of these rows.
+    A worker has N rows for dA, one for dD, one for d(delta_bias), and R for d(dt_weight). Here
+    d0 is an index into `sums`: that of the block's first channel in the first of these rows.
     """
     for n in range(state_size):
         for d in range(width):
@@ -389,8 +392,8 @@ def _add_sums(state_size, rank, channels, d0, width, cells, block_sums, sums):
 def backward(worker, workers, integers, buffers):
     """Compute the backward pass of one worker's rows of the batch.
 
-    integers: as in `forward`. buffers: as in `forward` up to strides, then grad, the gradient of
-    out, and states; results: du, ddelta, dB, dC, and sums (its rows: see `_add_sums`). `strides`
+    integers: as in `forward`. buffers: as in `forward` up to strides, then grad (the gradient of
+    out) and states; results: du, ddelta, dB, dC, and sums (its rows: see `_add_sums`). `strides`
     has four further rows: of grad, ddelta, dB and dC. The rows of ddelta, dB and dC hold distances
     between batch rows, between groups, and between steps.
     """

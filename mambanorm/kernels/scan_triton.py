@@ -16,15 +16,15 @@ exponential. A multiprocessor computes 16 exponentials per clock, but 128 produc
 multiprocessors at 1.98 GHz, so the exponentials take B·L·D·N/4.2e12 s: for (B, L, D) = (32, 2048,
 256) this is 0.26 ms at N = 64 and 0.06 ms at N = 16. The bytes of u, z and out in bfloat16, 0.1 GB,
 take 0.03 ms. So instructions limit the scan at every N in use, and the design saves instructions,
-not bytes. A scan in parallel over time would need more instructions. It would not help, because
-about 500 programs (B·D/16) already fill a GPU.
+not bytes. A scan in parallel over time would need more instructions than this one, and it would not
+help, because about 500 programs (B·D/16) already fill a GPU.
 
 Three choices save time. Loads and softplus are computed for a whole tile, once per step and channel
 instead of once per cell. The sum over N stays within a thread except for its last additions. And
 the next tile is loaded while the current tile is computed, if a tile has at least four bytes per
-thread. At N = 64 in bfloat16 a tile has only two steps and fewer bytes, so each tile waits for its
-loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES and
-the constants after them.
+thread. At N = 64 in bfloat16 a tile has only two steps and less than that, so each tile waits for
+its loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES
+and the constants after them.
 
 Δ from two factors. With dt_weight (D, R), the kernels compute Δ = dt_weight·dt in registers from R
 numbers per step, and never store Δ. This takes R products per step and channel, while the scan
@@ -164,12 +164,12 @@ class Plan:
 
     @property
     def partial_shape(self):
-        """Shape of the partial sums: gradients of dt, B and C side by side, per channel block."""
+        """Shape of the partial sums per block of channels: d(dt), dB and dC side by side."""
         return self.batch, self.blocks, self.length, self.rank + 2 * self.state_size
 
     @property
     def sums_widths(self):
-        """Numbers per batch row in the sums over time: of dA, d(dt_weight), d(bias) and dD."""
+        """Sizes, per batch row, of the sums over time: of dA, d(dt_weight), d(bias) and dD."""
         return (
             self.channels * self.state_size,
             self.channels * self.rank,
@@ -215,7 +215,8 @@ class Inputs(NamedTuple):
 def _launch(kernel, plan, inputs, max_cells, *arguments):
     """Start a kernel on the device of u, with one program per batch row and block of channels.
 
-    Both kernels take the inputs first: u, delta, B and C together with their strides.
+    Both kernels take the inputs first, and then `arguments`. u, delta, B and C are passed with
+    their strides.
     """
     sizes = Sizes(
         length=plan.length,
@@ -251,7 +252,7 @@ def _launch(kernel, plan, inputs, max_cells, *arguments):
 def forward_pass(inputs, plan, save_states, want_last):
     """Return out (B, L, D) in u's dtype, the states for the backward pass, and the last state.
 
-    The states are None unless `save_states`. The last state (B, D, N) is None unless `want_last`.
+    The states are None unless `save_states`. The last state is (B, D, N) if `want_last`, else None.
     """
     out = inputs.u.new_empty(plan.batch, plan.length, plan.channels)
     # h at the start of every chunk
@@ -263,7 +264,7 @@ def forward_pass(inputs, plan, save_states, want_last):
 
 
 def backward_pass(inputs, plan, grad, states):
-    """Return the gradients of the inputs, from grad = dL/dout (B, D, L) of any strides.
+    """Return the gradients of the inputs, from grad = dL/dout (B, D, L) with any strides.
 
     For an input that is None, the gradient is None.
     """
@@ -305,7 +306,7 @@ def _sum_partial(partial, tensors):
     `partial` (B, blocks, L, ·) holds the gradients' partial sums side by side, in the order of
     `tensors`. The partial sums are added over the blocks of each group.
     """
-    # number of groups G → sums (B, G, L, ·)
+    # a map from the number of groups G to the sums (B, G, L, ·)
     sums = {
         groups: partial.unflatten(1, (groups, -1)).sum(2)
         for groups in {m.shape[1] for m in tensors}
@@ -357,8 +358,9 @@ def scan_triton(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False
 
     The arguments are those of `selective_scan`, already checked; B and C vary along L. u, delta, B
     and C may have any strides and are not copied. Returns out (B, D, L) in u's dtype, a transposed
-    view of a contiguous (B, L, D) tensor; and last_state (B, D, N) in float32 without gradient, or
-    None unless `want_last`. Differentiable once, with respect to every floating-point argument.
+    view of a contiguous (B, L, D) tensor; and last_state, which is (B, D, N) in float32 without
+    gradient if `want_last`, else None. Differentiable once, with respect to every floating-point
+    argument.
     """
     A, D, bias = (None if v is None else v.float().contiguous() for v in (A, D, delta_bias))
     B, C = (m.unsqueeze(1) if m.dim() == 3 else m for m in (B, C))  # (B, G, N, L)
@@ -370,8 +372,8 @@ def low_rank_scan_triton(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=Fa
     """Compute `low_rank_scan` with the Triton kernels, for R up to MAX_RANK, without storing Δ.
 
     The arguments are already checked: u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N). Returns
-    y (B, L, E) in u's dtype, and the last state (B, E, N) in float32 without gradient, or None
-    unless `want_last`. Differentiable once.
+    y (B, L, E) in u's dtype and the last state, which is (B, E, N) in float32 without gradient if
+    `want_last`, else None. Differentiable once.
     """
     dt_weight, A, D, bias = (
         v.float().contiguous() for v in (dt_weight, -torch.exp(A_log), D, dt_bias)

@@ -8,10 +8,10 @@ A tile has the shape (TILE, PADDED_N, BLOCK): steps, N rounded up to a power of 
 channels of a block. A cell is one element of a tile. Triton assigns the last axis of a tile to the
 lanes of a warp and the first axis to the registers of a thread. So a thread has all steps of a tile
 for a few pairs of state index and channel. Selecting one step of a tile costs no instruction,
-because the compiler evaluates the comparison with a constant. If tiles are padded (`PADDED`), the
-cells beyond L, N or the group's channels are set to zero before they enter a sum, because 0·∞ would
-be NaN where an input is infinite. Steps and strides are multiplied in 64 bits, because B·L·D may
-exceed 2³¹.
+because the step is compared with a constant, and the compiler evaluates this comparison. If tiles
+are padded (`PADDED`), the cells beyond L, N or the group's channels are set to zero before they
+enter a sum, because 0·∞ would be NaN where an input is infinite. Steps and strides are multiplied
+in 64 bits, because B·L·D may exceed 2³¹.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
     tiles: int  # tiles per sequence
     channels: int
     group_channels: int  # neighbouring channels that share the same groups of B, C and dt
-    blocks: int  # blocks per group_channels
+    blocks: int  # blocks per `group_channels` channels
     per_b: int  # channels per group of B
     per_c: int  # channels per group of C
     per_dt: int  # channels per group of dt
@@ -63,9 +63,9 @@ def softplus(x):
     """Return log(1 + exp(x)), computed as max(x, 0) + log(1 + e) where e = exp(-|x|).
 
     log(1 + e) is computed as the series of 2·artanh(s) with s = e/(2 + e). s is at most 1/3, so the
-    omitted terms are at most 2e-9 of the result. Calling a logarithm of 1 + e would lose the digits
-    of a small Δ. For x > 20 torch returns x itself; there e is less than half a unit in the last
-    place of x, so this function returns x too.
+    omitted terms are at most 2e-9 of the result. Taking the logarithm of the rounded sum 1 + e
+    would lose the digits of a small Δ. For x > 20 torch returns x itself; there e is less than half
+    a unit in the last place of x, so this function returns x too.
     """
     e = tl.exp(-tl.abs(x))
     s = e / (2.0 + e)
@@ -128,13 +128,13 @@ def program_channels(sizes, BLOCK: tl.constexpr):
 # ---------------------------------------------------------------------------------- parts of a tile
 @triton.jit
 def load_channel_tensor(m, row, t, d, mask, PADDED: tl.constexpr):
-    """Return u, delta or dy at the steps t, (TILE, BLOCK)."""
+    """Return m, which is u, delta or dy, at the steps t: (TILE, BLOCK)."""
     return load(m.ptr + row * m.batch + t[:, None] * m.step + d[None, :] * m.channel, mask, PADDED)
 
 
 @triton.jit
 def load_group_tensor(m, row, group, t, n, mask, PADDED: tl.constexpr):
-    """Return B or C at the steps t, (TILE, PADDED_N, 1)."""
+    """Return m, which is B or C, at the steps t: (TILE, PADDED_N, 1)."""
     pointers = m.ptr + row * m.batch + group * m.group + t[:, None] * m.step + n[None, :] * m.state
     return load(pointers, mask, PADDED)[:, :, None]
 
@@ -145,8 +145,9 @@ def raw_delta(
 ):
     """Return Δ before softplus, including the bias, (TILE, BLOCK).
 
-    Without dt_weight, Δ is loaded from `delta`. With dt_weight, Δ is the product of the loaded
-    `weight` and `dt_numbers`, the R numbers of each step.
+    Without dt_weight, Δ is loaded from `delta`. With dt_weight, Δ is the product of `weight`, the
+    values of dt_weight, and `dt_numbers`, the R numbers of each step. `shift` holds the values of
+    `bias`.
     """
     if dt_weight is None:
         raw = load_channel_tensor(delta, row, t, d, mask, PADDED)
@@ -229,8 +230,9 @@ def load_tile(
     """Load one tile and compute what both the forward and the backward pass need.
 
     `weight` and `shift` are the values of `dt_weight` and `bias` that `load_parameters` returned.
-    Returns u, Δ before softplus and Δ after softplus, (TILE, BLOCK) each; the R inputs of dt_weight
-    at each step, (PADDED_R, TILE); B; a = exp(Δ·A); and Δ·u·B.
+    Returns u, Δ before softplus and Δ after softplus, (TILE, BLOCK) each; the R numbers that
+    dt_weight multiplies at each step, (PADDED_R, TILE); B (TILE, PADDED_N, 1); and a = exp(Δ·A) and
+    Δ·u·B, each of a tile's shape.
     """
     valid_steps = t < sizes.length
     row_mask, r = (

@@ -36,7 +36,7 @@ def warm_up() -> None:
 
 
 def _compile_module(name: str) -> None:
-    """Load every kernel of a module; compile it first if necessary."""
+    """Load every kernel of a module; compile the kernel first if necessary."""
     module = import_module(f"mambanorm.kernels.{name}")
     for value in vars(module).values():
         # skip `@jit` functions: they are compiled as parts of kernels
