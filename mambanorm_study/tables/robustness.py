@@ -1,5 +1,5 @@
-"""The accuracy of trained models on corrupted images, the latency of models (S2, §IV.C.4), and
-classical models for tabular data.
+"""The accuracy of trained models on corrupted images, the latency of models (§IV.C.4 of S2, see
+docs/sources.md), and classical models for tabular data.
 
 We chose the severities of the corruptions: S2 names noise and rotation, but states no strength and
 no angle.
