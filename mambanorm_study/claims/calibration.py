@@ -74,8 +74,9 @@ def truths_of(structure: str, truth: float) -> list[float]:
     wrong word of the claim is as likely as possible.
 
     If one comparison alone can make the claim's word wrong, all comparisons have the effect
-    `truth`. If all comparisons must have the wrong word, one comparison has the effect `truth`, and
-    the effects of the other comparisons are far on the side of the wrong word.
+    `truth`. If the claim has the wrong word only when all comparisons have this word, one
+    comparison has the effect `truth`, and the effects of the others are far on the side of this
+    word.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):

@@ -70,7 +70,7 @@ def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
     """Return the test accuracy of a nearest-neighbour classifier that sees only each row's mean and
     standard deviation over the sequence, which IN removes. The task's inputs must be real values.
     """
-    from sklearn.neighbors import KNeighborsClassifier  # imported here: it takes a second
+    from sklearn.neighbors import KNeighborsClassifier  # imported here: the import takes a second
 
     data = load_task(task, scale, seed)
     neighbours = KNeighborsClassifier(min(15, len(data.train)))
