@@ -1,6 +1,7 @@
 """Error rates and power of the rule, from simulated studies with known true effects.
 
-A simulated study has one run for each arm and seed; a comparison is the difference of two arms.
+The rule (rule.py) gives a claim, and each of its comparisons, a word such as "supported". A
+simulated study has one run for each arm and seed; a comparison is the difference of two arms.
 Learning rates are not simulated: they are chosen on other seeds, so the choice is independent of
 the noise on the test seeds.
 """
@@ -73,8 +74,9 @@ def truths_of(structure: str, truth: float) -> list[float]:
     wrong word of the claim is as likely as possible.
 
     If one comparison alone can make the claim's word wrong, all comparisons have the effect
-    `truth`. If all comparisons must have the wrong word, one comparison has the effect `truth`, and
-    the effects of the other comparisons are far on the side of the wrong word.
+    `truth`. If the claim has the wrong word only when all comparisons have this word, one
+    comparison has the effect `truth`, and the effects of the others are far on the side of this
+    word.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
@@ -85,8 +87,8 @@ def truths_of(structure: str, truth: float) -> list[float]:
 def simulate(
     structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
 ) -> dict[str, float]:
-    """Return word → share of the simulated studies with this word, if the true effect is `truth`
-    points.
+    """Return a dictionary from word to the share of simulated studies with this word, if the true
+    effect is `truth` points.
 
     structure: a key of STRUCTURES. scenario: a key of SCENARIOS.
     """
@@ -126,8 +128,8 @@ def calibrate(studies: int = 1_000) -> pd.DataFrame:
 
 def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table of the shares of wrong words in per cent: one row for each scenario and number
-    of seeds, one column for each structure. A cell is text, the share of "supported" at a true
-    effect of 0 / the share of "no gain" at +1 point.
+    of seeds, one column for each structure. A cell is text with two shares: that of "supported" at
+    a true effect of 0 / that of "no gain" at a true effect of +1 point.
     """
     at_marks = frame.dropna(subset="wrong")
     at_marks = at_marks.assign(

@@ -2,7 +2,7 @@
 
 A claim is a sentence of a source, with the comparisons of trained models that would confirm the
 claim. A comparison is a weighted sum of the scores of arms; arms that the claim calls better have
-positive weights.
+positive weights. A verdict gives a claim a word, such as "supported" (rule.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

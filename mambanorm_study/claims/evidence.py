@@ -62,7 +62,7 @@ class Runs:
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
     def failure_counts(self) -> dict[str, tuple[int, int]]:
-        """Return arm → (number of runs that diverged, number of runs)."""
+        """Return for each arm a pair: how many of its runs diverged, and how many it has."""
         counts = self.columns["diverged"].sum(axis=1).astype(int).tolist()
         return {arm: (count, len(self.seeds)) for arm, count in zip(self.arms, counts, strict=True)}
 
@@ -161,8 +161,8 @@ class Evidence:
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        # If recorded tuning seeds are in the table, only these choose, so that a reader's runs do
-        # not change the learning rate of a recorded arm.
+        # If the table has recorded tuning seeds, the learning rate is chosen on these alone: a
+        # reader's runs must not change the learning rate of a recorded arm.
         for is_recorded in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
             if is_recorded.any():
                 return table[is_recorded].dropna(axis=1)
@@ -225,9 +225,9 @@ class Evidence:
         return _aligned(arms, runs, seeds)
 
     def _best_runs_on_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return the run with the best test accuracy for each seed that was run at every learning
-        rate of LADDER. The additional column `reach` has log₁₀ of the highest learning rate at
-        which the seed trains.
+        """Return, for each seed that was run at every learning rate of LADDER, the run with the
+        best test accuracy. The additional column `reach` has log₁₀ of the highest learning rate
+        that trains the model on this seed.
         """
         lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []

@@ -1,4 +1,4 @@
-"""The paper's claims from §4.2 to §4.6 as data: sentence, section, comparisons that decide.
+"""The paper's claims from §4.2 to §4.6 as data, each with the comparisons that decide its verdict.
 
 H1s to H8s are about sequences, H1v to H8v about images, and H9s to H12s about the paper's
 explanation, for which it shows only sequences. H13 to H16 are in said_in_passing.py. To add a

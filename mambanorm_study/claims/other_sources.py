@@ -9,7 +9,7 @@ H1l, H3l, H8l      three of the paper's claims, applied to language models. This
                    none. NormVary-token mixes the three causal norms.
 E1 to E4           claims that the paper does not make: claims of the authors of later models about
                    the norms in these models. The later models are thousands of times larger than
-                   ours, so a result for ours need not hold for them, nor the other way round.
+                   ours, so a result for ours need not hold for them, nor theirs for ours.
 """
 
 from dataclasses import replace

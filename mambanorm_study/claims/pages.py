@@ -56,8 +56,8 @@ def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.Da
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
     """Return the rows of one claim and task. Every row shows the comparison that decides at the
-    scale's own number of steps or, if that comparison was not run with the row's number of steps,
-    the comparison that decides there.
+    scale's own number of steps. If that comparison was not run with the row's number of steps, the
+    row shows the comparison that decides at this number.
     """
     steps = base_config(task, evidence.scale).steps
     judged = {}

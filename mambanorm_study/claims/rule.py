@@ -3,6 +3,7 @@
 The rule's input is one difference for each seed: the test score of one arm minus the test score of
 another arm, or a weighted sum of the test scores of several arms. The rule compares the 95 %
 t-interval of the mean difference with two thresholds: zero, and the smallest effect of interest.
+Its result is a word, such as "supported".
 """
 
 from collections.abc import Iterable, Sequence

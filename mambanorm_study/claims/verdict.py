@@ -30,7 +30,7 @@ STILL_IMPROVES = 1 / 3
 @dataclass(frozen=True)
 class Row:
     """One comparison on one task: its mean difference (effect), its 95 % interval without a
-    correction (low, high), and its word.
+    correction (low, high), and its word, such as "supported".
 
     smallest: the smallest effect of interest, in `unit`. paper: the comparison computed from the
     paper's numbers. seeds_to_tell: about how many new seeds it would take to reach a word other
@@ -194,8 +194,8 @@ def judge(
 
 
 def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
-    """Return the row that gives the claim its word. Of the deciding rows with this word, it is the
-    best row if one comparison suffices, else the worst row.
+    """Return the row that gives the claim its word. If several deciding rows have this word, return
+    the best of them if one comparison suffices, else the worst.
     """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
@@ -236,17 +236,17 @@ def _judged_tasks(
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     levels = rule.levels(max(len(claim.deciding_groups), 1), claim.one_suffices)
     deciding = [
-        _deciding_row(claim, group, evidence, task, levels) for group in claim.deciding_groups
+        _row_of_group(claim, group, evidence, task, levels) for group in claim.deciding_groups
     ]
     further = [comparison for comparison in claim.comparisons if not comparison.decides]
     return deciding + [_row(claim, comparison, evidence, task) for comparison in further]
 
 
-def _deciding_row(
+def _row_of_group(
     claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
 ) -> Row:
-    """Return the row of the comparison in a group that decides: the comparison that is best by
-    validation on the tuning seeds that all arms of the group have.
+    """Return the row for a group of comparisons: that of the comparison which is best by validation
+    on the tuning seeds that all arms of the group have.
     """
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
@@ -418,10 +418,11 @@ def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) ->
     """Return the word of H9, if k of n runs without norms and `control` of n runs with norms on
     both sides failed.
 
-    The exact intervals for the two shares of failed runs decide. "supported": the share without
-    norms lies above one half, and that of the control below one half. "opposite": the share without
-    norms lies below that of the control. "no gain": the share without norms lies below one half.
-    lower: the one-sided error level of the lower end for the share without norms.
+    The exact intervals for the two shares of failed runs decide: a share lies above or below a
+    value if its whole interval does. "supported": the share without norms lies above one half, and
+    that of the control below one half. "opposite": the share without norms lies below that of the
+    control. "no gain": the share without norms lies below one half. lower: the one-sided error
+    level of the lower end for the share without norms.
     """
     low, _ = intervals.clopper_pearson(k, n, 1 - 2 * lower)
     _, high = intervals.clopper_pearson(k, n)

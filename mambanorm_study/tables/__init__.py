@@ -6,14 +6,14 @@ paper.py                the numbers that the paper prints, from paper.csv
 bibliography.py         every source that the kit names, from references.bib
 run_tables.py           a run frame → means, paired differences, our means beside the paper's
 intervals.py            intervals for a handful of seeds
-contrasts.py            differences of differences, gains of norms at further sites, our gains
-                        beside the paper's Table 2
+contrasts.py            differences of differences, gains of norms at sites other than before and
+                        after the SSM, our gains beside the paper's Table 2
 procedure.py            the paper's two steps to choose a pair of norms, and the cost of choosing
-instance_norm_parts.py  the parts of IN
+instance_norm_parts.py  the two operations of IN: centring and scaling
 scan_by_hand.py         the scan of one channel with a few states
 diagnostics.py          measurements inside models: the gate, train and eval mode, growth over
                         depth, how runs end, Figure 10
-growth.py               norms of the blocks' outputs over depth, and the law of their growth
+growth.py               L2 norms of the blocks' outputs over depth, and the law of their growth
 summaries.py            measurements inside each run, as columns of the run frame
 scores.py               a run frame → the numbers by which arms are compared
 robustness.py           accuracy on corrupted images, latency, and classical models for tabular data

@@ -1,5 +1,6 @@
-"""Differences of differences, the gain of a norm at a further site, our gains beside Table 2's.
+"""Differences of differences, the gain of a norm at a further site, our gains beside the paper's.
 
+A further site is a site other than before and after the SSM (MORE_SITES in mambanorm/arms.py).
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, not
 corrected for several comparisons.
 """
@@ -23,10 +24,10 @@ from mambanorm_study.tables.run_tables import (
     with_value,
 )
 
-FourArms = tuple[str, str, str, str]
 # The arms (a, b, c, d) of a difference of differences (a − b) − (c − d).
-# Steps for `paired_steps`, one for each N2: the gain of NormVary over RMSN before the SSM if N2 is
-# after the SSM, minus this gain if no norm is after the SSM.
+FourArms = tuple[str, str, str, str]
+# Steps for `paired_steps`, one for each N2: the gain of NormVary over RMSN (as the norm before the
+# SSM) with N2 after the SSM, minus the same gain without a norm after the SSM.
 INTERACTION: dict[str, FourArms] = {
     n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", "NormVary>SSM>None", "RMSN>SSM>None")
     for n2 in ("GN", "LN")

@@ -110,10 +110,10 @@ def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
     a frame of `norms_by_depth`.
 
     Columns: those of MODEL_KEYS that the frame has, with the arm's short name; law, r2 and
-    decades_per_8, from `growth` of the median over tokens; median_first, median_last, largest_first
-    and largest_last, log₁₀ of the median and of the largest norm over tokens, in the first and in
-    the last block (inf if that norm is not finite); nonfinite, the share of tokens, over all
-    blocks, whose norm is not finite.
+    decades_per_8, from `growth` of the median norm over tokens; median_first, median_last,
+    largest_first and largest_last, log₁₀ of the median and of the largest norm over tokens, in the
+    first and in the last block (inf if that norm is not finite); nonfinite, the share of tokens,
+    over all blocks, whose norm is not finite.
     """
     keys = [key for key in MODEL_KEYS if key in frame]
     rows = []
@@ -231,11 +231,12 @@ def train_until(
 def train_watched(
     config: RunConfig, until: int | None = None
 ) -> tuple[RunResult | None, dict[str, np.ndarray]]:
-    """Train a config without storing the run. Return the run, and out_proj's singular values at
-    every step.
+    """Train a config without storing the run. Return the run, and a dictionary of out_proj's
+    singular values at every step.
 
-    The run is None if the training was stopped after step `until`. The arrays are step (T,), which
-    starts at 0, before the first training step, and singular_values (T, layers, k).
+    The run is None if the training was stopped after step `until`. The dictionary has two arrays:
+    step (T,), which starts at 0 (before the first training step), and singular_values
+    (T, layers, k).
     """
     values: list[np.ndarray] = []
 
@@ -250,8 +251,8 @@ def train_watched(
 def singular_value_phases(
     arrays: Mapping, end: int, last: str
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Return two dictionaries for a run that ended at step `end`: phase → step, and phase →
-    singular values (layers, k) at that step.
+    """Return two dictionaries for a run that ended at step `end`: one from phase to step, and one
+    from phase to the singular values (layers, k) at that step.
 
     The phases are "early" (step 0), "normal" (the recorded step nearest to end / 2) and the last
     recorded step, whose phase is named by `last`. arrays: a run's diagnostics, see `sigma_history`.
@@ -264,19 +265,21 @@ def singular_value_phases(
 
 def out_proj_edges(config: RunConfig) -> tuple[float, float]:
     """Return the Marchenko–Pastur edges, the smallest and the largest expected singular value, of
-    an untrained `out_proj`, whose weights are U(±1/√columns) / √n_layers.
+    an untrained `out_proj`. Its weights are drawn from U(−1/√columns, 1/√columns) and divided by
+    √n_layers.
     """
     rows, columns = config.d_model, config.d_model * config.expand
     return weight_log.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
 
 
 # --------------------------------------------------------------------------------------------------
-# the recorded runs of §4.6
+# the recorded runs for §4.6 of the paper
 
 
 def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
     """Return the run frame of the recorded runs of `failure_runs`, `growth_runs` (with this norm)
-    and `failing_runs`, and run_id → the arrays that were recorded inside the run.
+    and `failing_runs`, and a dictionary from run_id to the arrays that were recorded inside the
+    run.
     """
     frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
@@ -301,7 +304,7 @@ SUMMARY_ROWS = 256
 @torch.no_grad()
 def headroom_facts(run: StoredRun) -> dict[str, float]:
     """Return the column `headroom` of summaries.py: the decades between the scan's largest |y|, in
-    the model with the tested weights, and float16's largest number. It is 0 for a run that ended
+    the model with the tested weights, and float16's largest number; 0 for a run that ended
     non-finite.
     """
     if run.facts["status"] == "diverged":
@@ -325,9 +328,9 @@ DISTURBANCE, DRAWS, SMALLEST_CHANGE = 0.05, 8, 1e-6
 
 
 def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
-    """Return the columns `sharpening` and `fragility` of summaries.py for a run, measured at the
-    steps of the failing run; {} if the failing run is missing, did not fail or had too few finite
-    steps, or if `run` fails before the failing run does.
+    """Return the columns `sharpening` and `fragility` of summaries.py for a run: the changes from
+    half way to the last finite step of the failing run; {} if the failing run is missing, did not
+    fail or had too few finite steps, or if `run` fails before the failing run does.
 
     failing: the run without norms that has the settings and the seed of `run`.
     """

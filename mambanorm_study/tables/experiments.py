@@ -1,6 +1,7 @@
 """Lists of runs for the paper's experiments: arms, depths, failures, learning rates and budgets.
 
-notebook_runs.py says which of these runs each notebook reads.
+Sections (§), tables and figures without a named source are the paper's. notebook_runs.py says which
+of these runs each notebook reads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,8 +17,8 @@ from mambanorm_study.runs.presets import TEXTS
 
 # ---------------------------------------------------------------------------------- tasks and arms
 
-# The default tasks of the study, and its default tasks at scale evening. All but diabetes have
-# recorded runs at that scale.
+# The default tasks of the study, and those at scale evening. Of the latter all but diabetes have
+# recorded runs.
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 RECORDED_TASKS = ("curves", "glyphs_images", "diabetes")
 
@@ -41,12 +42,13 @@ CORRUPTED_ARMS = (
 GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
 
 # §4.5: the original RMSN→None, the proposal NormVary→GN, the two arms that change only one norm of
-# the original (Table 2 changes both at once, I7 in docs/paper.md), and the proposal with uniform
-# weights that are not learned.
+# the original (Table 2 changes both at once, I7 in docs/paper.md), and the proposal whose
+# NormVary has uniform weights that are not learned.
 NORMVARY_CORE_ARMS = arms(
     "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
 )
-# The arms above, NormVary and RMSN before each N2, and two arms of the proposal for images.
+# The arms above; NormVary and RMSN as N1, each with every N2; and two arms beside NormVary→LN, the
+# proposal for images: the same with uniform weights, and the original LN→LN.
 NORMVARY_ARMS = [
     *dict.fromkeys(
         [
@@ -58,21 +60,22 @@ NORMVARY_ARMS = [
 ]
 
 # Table 2: the original, the proposals for sequences and for images, the three arms that separate
-# the effects of N1 and N2 (I7), and the proposal for sequences with uniform weights.
+# the effects of N1 and N2 (I7), and the proposal for sequences with uniform weights in NormVary.
 VALIDATION_ARMS = [
     *(Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")),
     *arms("NormVary-fixed>SSM>GN"),
 ]
 
-# Mamba's arm without and with Mamba-2's norm after the gate, the only further site in the recorded
-# runs of notebook 13.
+# Mamba's arm without and with Mamba-2's norm after the gate. In the recorded runs of notebook 13
+# this is the only site other than N1 and N2 that has a norm.
 GATED_ARMS = [MAMBA_ARM, MAMBA_ARM._replace(more=(("gated", "RMSN"),))]
 
-# The norms tried at further sites: RMSN, which most later models use; LN; and Scale, a learned gain
-# without normalization.
+# The norms tried at further sites (sites other than N1 and N2): RMSN, which most later models use;
+# LN; and Scale, a learned gain without normalization.
 SITE_NORMS = ("RMSN", "LN", "Scale")
 
-# S2's adaptive norm, the paper's learned norm and a fixed norm, each before and after the SSM.
+# The adaptive norm of AutoNorm (S2 of docs/sources.md), the paper's learned norm and a fixed norm,
+# each before and after the SSM.
 CROSSING_ARMS = arms(
     "NormSelector>SSM>None", "None>SSM>NormSelector", "NormVary>SSM>None", "None>SSM>NormVary",
     "RMSN>SSM>None", "None>SSM>RMSN",
@@ -268,7 +271,7 @@ def ladder_runs(arms: Sequence[str], scale: str, seeds: int | Iterable[int] = 1)
 
 def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
     """Return the config fields that change if a run has this share of its scale's steps: steps,
-    eval_every (about eight evaluations) and warmup_steps. {} for a share of 1.
+    eval_every (about eight evaluations) and warmup_steps. Return {} for a share of 1.
     """
     if share == 1:
         return {}

@@ -11,7 +11,8 @@ from mambanorm_study.basics.settings import FLAT
 from mambanorm_study.runs.result import StoredRun
 
 EXPONENTIAL = "exponential (log y ~ l)"
-# Name of a law → the function of depth l on which log y depends linearly.
+# Name of a law → the function of depth l on which log y depends linearly. y is the L2 norm of a
+# block's output.
 GROWTH_LAWS = {
     "flat": np.zeros_like,
     EXPONENTIAL: np.asarray,
@@ -30,8 +31,8 @@ def norms_by_depth(
     *,
     phase: str = "initial",
 ) -> pd.DataFrame:
-    """Return `token_norms` of several models in train and in eval mode, with the additional columns
-    arm, mode, phase and n_layers. models: arm → model.
+    """Return one table of the `token_norms` of several models in train and in eval mode, with the
+    additional columns arm, mode, phase and n_layers. models: arm → model.
     """
     frames = []
     for arm, model in models.items():
@@ -44,8 +45,8 @@ def norms_by_depth(
 
 
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Return the median, the largest value and the share of non-finite values of ‖y‖₂ over tokens
-    at one site: one row for each depth, with the columns median, largest and nonfinite.
+    """Return the median, the largest value and the share of non-finite values of ‖y‖₂ over the
+    tokens at one site: one row for each depth, with the columns median, largest and nonfinite.
 
     A norm that is not finite, NaN included, counts as infinite. If such tokens were omitted, the
     quantiles would describe only the finite tokens.
@@ -82,10 +83,11 @@ def growth(y: pd.Series) -> dict[str, str | float]:
     law            the law of GROWTH_LAWS with the smallest AIC. Exceptions: "flat" if the slope is
                    negligible (FLAT) and no block is far off the others; "no trend" if the slope is
                    negligible and a block is far off, or no law is better than a constant; "explodes
-                   (non-finite from block k)"; "vanishes (0 in block k)"; "–" below four blocks
+                   (non-finite from block k)"; "vanishes (0 in block k)"; "–" for fewer than four
+                   blocks
     r2             r² of the fit by this law; NaN for the exceptions
-    decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If a block is not finite, it is
-                   FLOAT32_DECADES divided by the number of blocks, times 8, a lower bound
+    decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If y is not finite for a block,
+                   a lower bound: FLOAT32_DECADES divided by the number of blocks, times 8
     margin         the smallest AIC of the other laws minus the AIC of the exponential law: positive
                    if the exponential law fits best; 0 if the laws were not compared
     """

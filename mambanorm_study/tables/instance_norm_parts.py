@@ -17,7 +17,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import grid
 from mambanorm_study.tasks import Split, load_task
 
-# Name of a part of IN, or of a norm that it is compared with → arm and norm options.
+# Name of a part of IN, or of a norm with which IN is compared → arm and norm options.
 PARTS: dict[str, tuple[str, dict[str, bool]]] = {
     "no norm": ("None>SSM>None", {}),
     "mean taken out": ("IN>SSM>IN", {"scale": False}),
@@ -37,8 +37,8 @@ def parts_runs(
 ) -> list[RunConfig]:
     """Return the runs of all entries of PARTS, on both tasks of PARTS_TASKS.
 
-    At the study's scale these runs are not recorded. There the small models of scale quick are
-    returned instead, by default with the numbers of seeds in SEEDS.
+    For the study's scale, at which these runs are not recorded, the runs of the small models of
+    scale quick are returned instead, by default with the numbers of seeds in SEEDS.
     """
     scale = study_scale(scale)
     is_small = scale == STUDY_SCALE
@@ -70,7 +70,7 @@ def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
     """Return the test accuracy of a nearest-neighbour classifier that sees only each row's mean and
     standard deviation over the sequence, which IN removes. The task's inputs must be real values.
     """
-    from sklearn.neighbors import KNeighborsClassifier  # imported here: it takes a second
+    from sklearn.neighbors import KNeighborsClassifier  # imported here: the import takes a second
 
     data = load_task(task, scale, seed)
     neighbours = KNeighborsClassifier(min(15, len(data.train)))

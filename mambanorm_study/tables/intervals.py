@@ -39,7 +39,7 @@ def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
     Raises ValueError unless 0 ≤ k ≤ n.
     """
-    from scipy import stats  # imported here: it takes half a second
+    from scipy import stats  # imported here: the import takes half a second
 
     interval = stats.binomtest(k, n).proportion_ci(level)
     return float(interval.low), float(interval.high)

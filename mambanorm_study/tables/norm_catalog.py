@@ -54,7 +54,7 @@ def taxonomy_table() -> pd.DataFrame:
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         members = getattr(norm, "members", ())
-        if "L" in entry.axes:  # in a mixture over L "LN" means "LN-DL"
+        if "L" in entry.axes:  # if a mixture is over L, its "LN" means "LN-DL"
             members = [f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members]
         if members:
             nap, nop = f"a mixture: {', '.join(members)}", "a mixture of both"
@@ -179,12 +179,12 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 
 @lru_cache(64)
 def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
-    """Return part → number of parameters for a digits classifier at scale quick with this arm. The
-    parts are stem, N1, mixers, N2, further (norms at further sites, if these have parameters) and
-    head.
+    """Return how many parameters each part of a digits classifier at scale quick with this arm has,
+    as a dictionary. The parts are stem, N1, mixers, N2, further (norms at sites other than N1 and
+    N2, if these norms have parameters) and head.
 
     The numbers of N1, mixers, N2 and further are sums over all blocks. weightless: if True, the
-    norms at further sites have no γ and β, as in Falcon-Mamba.
+    norms counted as further have no γ and β, as in Falcon-Mamba.
     """
     options = {site: {"affine": False} for site, _ in Arm.parse(arm).more} if weightless else {}
     config = base_config("digits", "quick", arm=arm, norm_options=options)

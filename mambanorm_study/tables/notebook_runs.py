@@ -95,8 +95,8 @@ class NotebookRuns(Mapping):
     def tasks_of(self, kinds: Sequence[str], *, small: bool = False) -> list[str]:
         """Return the requested tasks whose inputs are of these kinds.
 
-        small: if no tasks are requested, choose from STUDY_TASKS, whose models train in seconds,
-        instead of `recorded_tasks`.
+        small: True replaces `recorded_tasks`, the default if no tasks are requested, by
+        STUDY_TASKS, whose models train in seconds.
         """
         tasks = self.tasks
         if tasks is None:
@@ -104,7 +104,10 @@ class NotebookRuns(Mapping):
         return [task for task in tasks if kind_of_input(task) in kinds]
 
     def grid_tasks(self, *, small: bool = False) -> list[str]:
-        """Return the requested sequence tasks on which the 6×6 grid of §4.4 is trained."""
+        """Return the requested sequence tasks on which the 6×6 grid of the paper's §4.4 is trained.
+
+        small: see `tasks_of`.
+        """
         sequences = self.tasks_of(SEQUENCES, small=small)
         return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
@@ -118,7 +121,7 @@ class NotebookRuns(Mapping):
         """Return the runs of these arms, each arm at its recorded learning rate if it has one."""
         configs = []
         for task in tasks:
-            # on other tasks few arms are recorded, so the arms without recorded runs are kept
+            # where few arms are recorded, the arms without recorded runs are kept too
             whole = task not in self.recorded_tasks or (self.scale, task) == WITHOUT_GRID
             configs += grid_at_recorded_lr(
                 arms, [task], self.scale, self.seeds, self.source, keep_unrecorded=whole
@@ -266,8 +269,8 @@ def notebook_runs(
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of notebook 08: the given tasks that are in Table 2 or, at scale evening,
-    among the first two of RECORDED_TASKS.
+    """Return the tasks of notebook 08: those of the given tasks that are in the paper's Table 2;
+    at scale evening also those that are among the first two of RECORDED_TASKS.
 
     tasks: None means all tasks of Table 2; at scales smoke and quick only ListOps, which needs no
     download; at scale evening only the first two of RECORDED_TASKS.

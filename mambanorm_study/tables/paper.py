@@ -2,8 +2,8 @@
 Figures 5 and 7, which the paper's text states. TABLE_3 is the paper's Table 3 as printed.
 
 docs/paper.md lists where the paper contradicts itself, with codes such as I1. Arms are written in
-this kit's notation. The first "LN" row of each block of Table 1 means IN (I1); the column `printed`
-has the paper's label.
+this kit's notation. Of two rows of Table 1 with the same "LN" label the first means IN (I1); the
+column `printed` has the paper's label.
 
 The paper's "sequence" task is Breakfast (features of videos), and its "vision" task is ImageNet-100
 with VMamba. Our small tasks differ from both, so only the pattern of accuracies (which arm beats
@@ -59,7 +59,7 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
 
 def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
     """Return the weighted sum, in points, of the accuracies that the paper prints for the arms of
-    `weights` on its task; NaN if the paper does not print an accuracy for every arm.
+    `weights` on the paper's task `task`; NaN if the paper does not print an accuracy for every arm.
     """
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):

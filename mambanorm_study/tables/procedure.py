@@ -1,7 +1,7 @@
 """The paper's procedure to choose a pair of norms by validation (§4.4), and what choosing costs.
 
-Step 1 chooses the norm after the SSM (N2): the norm with the highest mean accuracy over the four
-other norms as N1. Step 2 chooses the norm before the SSM (N1). It is either the best N1 for that N2
+Step 1 chooses the norm after the SSM (N2): the norm whose accuracy is highest, averaged over the
+four other norms as N1. Step 2 chooses the norm before the SSM (N1): either the best N1 for that N2
 (a search), or NormVary, the paper's second step (§4.5).
 
 Choices use validation accuracies only, and a diverged run counts as chance. Accuracies are
@@ -35,7 +35,7 @@ def pair_validation(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def two_steps(runs: pd.DataFrame) -> dict[str, str]:
-    """Return task → the arm that the two steps choose, where step 2 is the search."""
+    """Return, for each task, the arm that the two steps choose, where step 2 is the search."""
     pairs = pair_validation(runs)
     mean_of_n2 = pairs.groupby(["task", "n2"]).validation.mean()
     best_n2 = mean_of_n2.unstack("task").idxmax()
@@ -95,7 +95,7 @@ def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.Dat
 
 
 def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the difference between the chosen pair and each other arm of `choices` over shared
+    """Return the accuracy of the chosen pair minus that of each other arm of `choices` over shared
     seeds, as rows of `paired_steps`. The column step is renamed to way.
 
     choices: the frame that `ways_to_choose` returns. An arm that several ways choose has one row.

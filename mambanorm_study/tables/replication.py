@@ -57,8 +57,8 @@ COLUMNS = ["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "
 
 
 def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> list[int]:
-    """Return the fresh seeds of a store: `MAMBANORM_FRESH` consecutive numbers (default: one
-    number).
+    """Return the fresh seeds of a store: as many consecutive numbers as the environment variable
+    `MAMBANORM_FRESH` says (default: one).
 
     The first fresh seed is a random number above 10,000, which is drawn and stored when it is first
     needed. If `draw` is False and no seed is stored, SMALLEST_FRESH_SEED is used, and nothing is

@@ -1,5 +1,5 @@
-"""The accuracy of trained models on corrupted images, the latency of models (S2, §IV.C.4), and
-classical models for tabular data.
+"""The accuracy of trained models on corrupted images, the latency of models (§IV.C.4 of S2, see
+docs/sources.md), and classical models for tabular data.
 
 We chose the severities of the corruptions: S2 names noise and rotation, but states no strength and
 no angle.
@@ -103,8 +103,8 @@ def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a table like that of `robustness_table` for recorded runs, without the runs that were
     not tested on corrupted images.
 
-    For each kind of corruption a recorded run has two rows: its clean accuracy with severity 0, and
-    its mean accuracy over the severities with severity NaN.
+    For each kind of corruption a recorded run has two rows: severity 0 with its clean accuracy, and
+    severity NaN with its mean accuracy over all severities.
     """
     kinds = [kind for kind in CORRUPTIONS if kind in runs]
     tested = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
@@ -178,7 +178,7 @@ def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.Dat
     Columns: each arm; each rival; "training mean", the RMSE of always predicting the training mean;
     target, the names of the targets; best, the arm that is best on validation.
     """
-    # imported here: it takes a second
+    # imported here: the import takes a second
     from sklearn import ensemble, linear_model, metrics, multioutput
 
     rivals = {

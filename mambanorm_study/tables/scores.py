@@ -54,10 +54,10 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     noise_change, rotation_change   noise − score, and rotation − score; NaN for diverged runs
     bits                            the negated test loss of language models in bits per character
     validation, chance              the best validation score and the score of chance, in the unit
-                                    of bits for language models, else of score
+                                    of bits for language models, else in that of score
     late                            1 if the best step by validation is in the last tenth of the
-                                    steps; for language models if the last tenth of the steps
-                                    lowered the loss by at least SMALLEST_BITS; else 0
+                                    steps (for language models: if the last tenth of the steps
+                                    lowered the loss by at least SMALLEST_BITS); else 0
     steepness                       the absolute value of growth
 
     Further columns: run_id, task, arm, seed, lr, diverged, protocol and SUMMARIES. Raises

@@ -3,17 +3,17 @@
 them.
 
 The measurements are read from the arrays that every run stores (runs/weight_log.py), and from the
-run's tested weights. A column is NaN for runs that the claim with this column does not use.
+run's tested weights. A column is NaN for all runs except those of the claims that use it.
 
-    growth              runs of `growth_runs`: the growth of the largest token's ‖y‖₂ over the
-                        blocks in the last finite training step, in decades per 8 blocks
+    growth              runs of `growth_runs`: the growth over the blocks of the largest ‖y‖₂ of a
+                        token in the last finite training step, in decades per 8 blocks
     law                 runs of `growth_runs`: for the same ‖y‖₂, the AIC of the best other law
                         minus the AIC of the exponential law
     sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance,
                         over the blocks, of out_proj's singular value of one rank, averaged over
                         ranks
-    sigma_trend         runs of `failing_runs`: the increase of log₁₀ of a block's
-                        root-mean-square singular value, as a slope over relative depth 0…1
+    sigma_trend         runs of `failing_runs`: the slope, over relative depth 0…1, of the increase
+                        of log₁₀ of a block's root-mean-square singular value
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
                         probabilities falls; mean over rows with finite outputs among the first 256
                         validation rows
@@ -69,8 +69,8 @@ def with_summaries(
     """Return the run frame with the columns of this module, read from the store.
 
     The columns in CORRUPTED and NEAR_FAILURE take seconds per run, because models are evaluated or
-    trained again. They are filled only if `rerun_models` is True. The columns are NaN for a damaged
-    run, and a warning names it.
+    trained again. They are filled only if `rerun_models` is True. All columns of this module are
+    NaN for a damaged run, which a warning names.
     """
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
@@ -86,8 +86,10 @@ def with_summaries(
 def _readers(
     tests: pd.DataFrame, runs_dir: str | Path | None, rerun_models: bool
 ) -> Iterator[tuple[str, Reader]]:
-    """Yield (run_id, reader) for each run among `tests` that a claim uses, where the reader
-    computes columns of this module from the stored run.
+    """Yield pairs (run_id, reader) for the runs that the claims use, at the scales and on the seeds
+    of `tests`. A reader computes columns of this module from the stored run.
+
+    tests: the rows of a run frame with the role "test".
     """
     from mambanorm_study.tables import diagnostics, growth, robustness  # these import torch
 
