@@ -75,11 +75,12 @@ def is_choice_better(
     """Return the answer of notebook 10: what selectors choose, and how they compare with FrozenLN,
     with random and fixed blends, and with boosted trees.
 
-    All frames except `runs` may be empty. Three are frames of `run_tables.paired_steps`: steps has
-    each model − FrozenLN, controls has AutoNorm − random and − fixed blends, and crossed has Mamba
-    with NormSelector − Mamba with another norm. weights: `selector_weights` of a trained model.
-    corrupted: the frame of `robustness.against_reference`. ratios: task → RMSE of the model that is
-    best on validation, divided by the RMSE of boosted trees.
+    All frames except `runs` may be empty. steps, controls and crossed are frames of
+    `run_tables.paired_steps`. steps: each model − FrozenLN. controls: AutoNorm − a random blend,
+    and AutoNorm − a fixed blend. crossed: Mamba with NormSelector − Mamba with another norm.
+    weights: the frame of `weight_log.selector_weights` for a trained model. corrupted: the frame of
+    `robustness.against_reference`. ratios: task → RMSE of the model that is best on validation,
+    divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [

@@ -62,8 +62,9 @@ def normalization(table: pd.DataFrame) -> str:
 
 
 def block(growths: Mapping[str, float], survey: pd.DataFrame) -> str:
-    """Return the answer of notebook 02, on the Mamba block: the sites of norms, how much the branch
-    of a block grows with its input, and which arms published models use most often.
+    """Return the answer of notebook 02, on the Mamba block: the sites of norms, how much the output
+    of a block's branch grows with the block's input, and which arms published models use most
+    often.
 
     growths: arm → factor by which the output of the branch grows if the input is 100 times larger.
     survey: entries of the paper's survey, with the columns arm and domain.

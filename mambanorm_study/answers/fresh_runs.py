@@ -6,7 +6,8 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# Value in the column `lies` of a run that is not compared with an interval → heading in the answer.
+# For runs that are not compared with an interval: value of the column `lies` → heading in the
+# answer.
 NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",
@@ -15,8 +16,8 @@ NOT_COMPARED = {
 
 
 def replicated(table: pd.DataFrame) -> str:
-    """Return how many new runs lie inside the prediction intervals of the recorded runs, and which
-    new runs lie outside.
+    """Return how many new runs lie inside the prediction intervals of the recorded runs, which new
+    runs lie outside, and which were not compared.
 
     table: the frame of `replication.replication`.
     """

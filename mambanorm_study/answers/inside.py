@@ -1,7 +1,7 @@
-"""Notebooks 07 and 14: what grows inside a model, how a run without norms ends, and what cures it.
+"""Notebooks 07 and 14: growth inside a model, how runs without norms end, and what cures them.
 
-`ends` is the frame of the treatments in notebook 14: one row per treatment and seed, with the
-columns treatment, seed, failed, step (the last step) and bits (validation loss in bits per
+The parameter `ends` is the frame of the treatments in notebook 14: one row per treatment and seed,
+with the columns treatment, seed, failed, step (the last step) and bits (validation loss in bits per
 character; NaN if the run failed).
 """
 
@@ -49,9 +49,9 @@ def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
 def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
     """Return the answer of notebook 07: growth of the largest token, failures, singular values.
 
-    hot: run frame at a high learning rate. growing: recorded runs of Figure 9's arms, with the
-    column growth (decades in 8 blocks). end, spectra: the texts that `run_end` and
-    `how_spectra_moved` return for a run without norms.
+    hot: run frame at a high learning rate. growing: recorded runs of Figure 9's arms; the column
+    growth says by how many decades the largest token grows in 8 blocks. end, spectra: the texts
+    that `run_end` and `how_spectra_moved` return for a run without norms.
     """
     failed = (hot.status == "diverged").groupby(hot.arm).agg(["sum", "size"])
     failures = ", ".join(
@@ -76,7 +76,8 @@ def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: st
 def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
     """Return two sentences on the singular values of a run: the factors by which their variance
     within layers, their variance between layers and σ₁ changed in the second half of the run; and
-    the variances in the control RMSN→None at about the last step, relative to those of the run.
+    the variances in the control RMSN→None at about the run's last step, relative to those of the
+    run.
 
     sigma: phase → singular values (layers, k); "normal" is half-way, the last phase is the end of
     the run. control: singular values (layers, k) of the control.
@@ -102,8 +103,11 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per treatment, with the columns seeds, failed (number of runs), bits and sd
-    (mean and standard deviation over the seeds that did not fail), and fewest steps (of a run).
+    """Return one row per treatment.
+
+    Columns: seeds, the number of seeds; failed, the number of failed runs; bits and sd, the mean
+    and the standard deviation of the runs' bits, without failed runs; fewest steps, the last step
+    of the run that ended first.
     """
     by = ends.groupby("treatment", sort=False)
     return pd.DataFrame(

@@ -45,12 +45,13 @@ def before_or_after(
     printed: pd.DataFrame,
 ) -> str:
     """Return the answer of notebook 04. For each task: for how many norms "after the SSM" is ahead
-    of "before", which norm has the largest difference, and how many norms gain less than GN. And
-    for the block: whether a norm after the SSM bounds the gate's input.
+    of "before", which norm has the largest difference after − before, and how many norms have a
+    smaller difference than GN. And for one block: whether a norm after the SSM bounds the gate's
+    input.
 
-    pairs: after − before, rows of `run_tables.paired`. rivals: rows of `run_tables.paired_steps`,
-    the difference of GN minus the difference of another norm. sizes: the frame of
-    `diagnostics.sizes_inside`. printed: the paper's differences, one column per task.
+    pairs: rows of `run_tables.paired` with the differences after − before. rivals: rows of
+    `run_tables.paired_steps`, GN's difference after − before minus that of another norm. sizes: the
+    frame of `diagnostics.sizes_inside`. printed: the paper's differences, one column per task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):

@@ -29,7 +29,7 @@ def judged_difference(row) -> str:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Return "a", "a and b", or "a, b and c"; "none" for no word."""
+    """Return "a", "a and b", or "a, b and c"; "none" if there are no words."""
     *first, last = list(words) or ["none"]
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -19,8 +19,9 @@ MAMBA = "RMSN>SSM>None"
 def which_pair(
     runs: pd.DataFrame, choices: pd.DataFrame, pairs: pd.DataFrame, curse: pd.DataFrame
 ) -> str:
-    """Return the answer of notebook 05: for each task the pair that the two steps choose, the gain
-    of this pair over other pairs, and its comparison with NormVary before the SSM.
+    """Return the answer of notebook 05: for each task the pair that the two steps choose (first N2,
+    then N1), the gain of this pair over other pairs, and the difference between this pair and
+    NormVary before the same N2.
 
     runs: the run frame, NormVary included. choices, pairs, curse: the frames of
     `procedure.ways_to_choose`, `procedure.against_chosen` and `procedure.winners_curse`.
@@ -51,7 +52,8 @@ def which_pair(
 
 def guesses_on_pairs(runs: pd.DataFrame) -> str:
     """Return the answers to the three guesses of notebook 05, for each task of the grid: whether
-    its rows or its columns differ more, its best cell, and the rank of Mamba's original pair.
+    the rows or the columns of the grid N1 × N2 differ more, the best cell of the grid, and the rank
+    of Mamba's original pair.
     """
     texts = []
     for task, of_task in pairs_only(runs).groupby("task", sort=False):
@@ -73,8 +75,8 @@ def guesses_on_pairs(runs: pd.DataFrame) -> str:
 def learned_norm(
     runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame, printed: float
 ) -> str:
-    """Return the answer of notebook 06: how far the weights of NormVary move, what each of the two
-    norms gains, and what learning the weights gains.
+    """Return the answer of notebook 06: how far the weights of NormVary move, what NormVary as N1
+    and GN as N2 gain, alone and together, and what learning the weights gains.
 
     steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None to
     NormVary→GN (Table 2). moved: the frame of `weight_log.mixture_moves`. printed: the paper's gain
@@ -110,9 +112,10 @@ def proposal_or_original(
     """Return the answer of notebook 08: the gain of each step from the original arm to the proposed
     arm on each task, and whether the gains of the two norms add up.
 
-    steps, beyond: frames of `run_tables.paired_steps`, for the parts of the step from RMSN→None to
-    NormVary→GN (Table 2) and for `contrasts.INTERACTION`. printed: task → the paper's gain in
-    points. not_run: tasks of Table 2 that were not trained.
+    steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None to
+    NormVary→GN (Table 2). beyond: the frame of `run_tables.paired_steps` for
+    `contrasts.INTERACTION`. printed: task → the paper's gain in points. not_run: tasks of Table 2
+    that were not trained.
     """
     lines = []
     for task, rows in steps.groupby("task", sort=False):

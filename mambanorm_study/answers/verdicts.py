@@ -1,7 +1,8 @@
-"""Notebooks 12, 13 and 15: how many claims hold, gains at further sites, the card of a norm.
+"""Notebooks 12, 13 and 15: how many claims hold, gains at further sites, a norm's card.
 
-Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder and
-this folder must not import `mambanorm_study.claims`.
+The word of a verdict is its outcome, such as "supported". The card of a norm is a summary of this
+norm, see `mambanorm card`. Verdicts and their words are arguments, because `mambanorm_study.claims`
+may import this folder and this folder must not import `mambanorm_study.claims`.
 """
 
 from collections import Counter
@@ -17,7 +18,8 @@ from mambanorm_study.tables.run_tables import interval_says, label, points
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
-    """Return the answer of notebook 12: the number and the names of the claims with each word.
+    """Return the answer of notebook 12: for each word, the number and the names of the claims whose
+    verdict has this word.
 
     words: all words that a verdict can have, in reading order.
     """
@@ -82,7 +84,8 @@ def what_a_site_brings(
 
     For each task the answer names the largest mean gain and the gains that are clearly above or
     below zero. table: the frame of `contrasts.site_gains`; it may be empty. trained: the gains in
-    `runs` if these are fully trained models; `table` then has the gains in the first epochs.
+    `runs`, given only if the models in `runs` are fully trained; `table` then has the gains in the
+    first epochs.
     """
     lines, basis = [], ""
     if trained is not None:

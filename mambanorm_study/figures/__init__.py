@@ -2,7 +2,7 @@
 
     accuracy.py       Figures 1 and 5 to 8, Table 2, IN and its two halves, latency
     panels.py         panels of test accuracy, which several figures use
-    comparisons.py    the 6×6 grid, paired differences, gains at further sites, a norm's card
+    comparisons.py    the 6×6 grid, paired differences, gains at further sites, one norm among all
     lines.py          lines over learning rates, depths and severities; training curves; mistakes
     inside.py         Figures 9 and 10, Appendix B, the weights that NormVary learns
     lessons.py        the small experiments of mambanorm_study.lessons

@@ -101,7 +101,7 @@ def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame) -> No
 
 
 def _paper_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's numbers for the arms in `runs`, as runs of a task of the paper."""
+    """Return the paper's numbers for the arms in `runs`, as a run frame of the paper's task."""
     kind = paper_kind(runs)
     values = paper_values(kind).drop_duplicates(["task", "arm"])
     values = values[(values.task == MAIN_TASKS[kind]) & values.arm.isin(runs.arm)]
@@ -190,7 +190,7 @@ def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
 
 @styled
 def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 7: for each N2, the arm N2→N2 against the best arm with another norm as N1.
+    """Return Figure 7: for each N2, the arm N2→N2 against the best arm N1→N2 with N1 ≠ N2.
 
     The best arm ("best combination") has the highest mean validation accuracy. The figure shows
     test accuracy.
@@ -226,7 +226,7 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
 
 @styled
 def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
-    """Return Figure 8: for each N2, a box plot of the mean accuracies of all arms with N1 ≠ N2."""
+    """Return Figure 8: for each N2, a box plot of the mean accuracies of the arms N1→N2, N1≠N2."""
     arms = [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES if n1 != n2]
     runs = select_runs(frame, arms)
     fig, panels = task_panels(runs, chance=False)
@@ -275,7 +275,7 @@ def fig_validation(
     *,
     fresh: pd.DataFrame | None = None,
 ) -> StudyFigure:
-    """Return the test accuracy of the arms of Table 2 over N2, one line per N1.
+    """Return a plot of the test accuracy of Table 2's arms: N2 on the x axis, one line per N1.
 
     n1s: the norms before the SSM. The lines are parallel if the effect of N1 does not depend on N2.
     """
@@ -300,8 +300,8 @@ def fig_validation(
 def fig_halves(frame: pd.DataFrame) -> StudyFigure:
     """Return bars of the test accuracy of IN, of each half of IN, and of three other arms.
 
-    The halves subtract the mean and divide by the standard deviation. frame: the run frame that
-    `instance_norm_parts.with_parts` returns, with the column `part`.
+    One half subtracts the mean, the other divides by the standard deviation. frame: the run frame
+    that `instance_norm_parts.with_parts` returns, with the column `part`.
     """
     check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
     whole, half = "a whole norm", "one half of IN alone"

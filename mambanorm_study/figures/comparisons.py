@@ -155,7 +155,7 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
         )
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
-    # an interval from two seeds may be so wide that the dots of the seeds would coincide
+    # on an axis with a whole interval from two seeds, the dots of the seeds could coincide
     is_cut = rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed
     if is_cut:
         ax.set_xlim(-2 * furthest_seed, 2 * furthest_seed)
@@ -257,9 +257,10 @@ def fig_card(
 ) -> StudyFigure:
     """Return the figure of a norm's card: the mean test result of every arm, one panel per task.
 
-    The row of a dot says where the arm has its norm. Arms with two norms or with a norm at a
-    further site are small grey dots. means: task → frame with the columns arm and mean (test
-    accuracy in per cent, or minus the test loss in bits). name: the norm whose arms are circled.
+    A card is a summary of one norm, see `mambanorm card`. The row of a dot says where the arm has
+    its norm. Arms with two norms or with a norm at a further site are small grey dots. means: task
+    → frame with the columns arm and mean (test accuracy in per cent, or minus the test loss in
+    bits). name: the norm whose arms are circled.
     """
     fig, axes = new_figure(1, len(means), height=3.1, sharey=True)
     arms = pd.concat(means, names=["task"]).reset_index("task")

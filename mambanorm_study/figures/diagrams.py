@@ -37,9 +37,10 @@ SHAPE, GROUPS = (3, 5, 4), 2  # (B, L, D) of the drawn box of cells; number of g
 def influencing_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
     """Return a boolean mask (B, L, D) of the input cells that one output value depends on.
 
-    The output value is at the last channel of the last position of the first row. It depends on the
-    cells where its gradient is not zero. The mask is all False if the value depends on the input
-    cell at the same place only. training: put the norm in train mode, else in eval mode.
+    The output value is at the last channel of the last position of the first row. It depends on an
+    input cell if its gradient with respect to this cell is not zero. The mask is all False if the
+    value depends only on the input cell at its own place. training: put the norm in train mode,
+    else in eval mode.
     """
     norm = create_norm(name, SHAPE[2], groups=groups).double().train(training)
     draw = torch.Generator().manual_seed(0)
@@ -115,8 +116,8 @@ MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 class Box(NamedTuple):
     """One box of the flow diagram with its centre at (x, y).
 
-    The text names a norm or an operation. A text ⊗ or ⊕ is drawn without a box. A text – means that
-    the site has no norm; its box is dashed.
+    The text names a norm or an operation. The texts ⊗ and ⊕ are drawn without a box. The text –
+    means that the site has no norm; the box is dashed.
     """
 
     text: str
@@ -132,8 +133,8 @@ class Box(NamedTuple):
 
 
 # Boxes of the main branch: key, text ("" means the arm's norm at this site), x. A box whose key
-# starts with + is drawn only if the arm has a norm at this further site. It moves the boxes after
-# it to the right.
+# starts with + is drawn only if the arm has a norm at this further site. Such a box moves the
+# boxes after it to the right.
 MAIN_BRANCH = (
     ("N1", "", 1.25), ("lin", "Lin", 2.75), ("conv", "Conv", 3.8), ("silu", "SiLU", 4.85),
     ("+conv", "", 4.85), ("ssm", "SSM", 5.9), ("N2", "", 7.05), ("times", "⊗", 8.15),
@@ -151,7 +152,7 @@ SSM_INPUTS = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
 def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
     """Return the boxes of an arm's block by key; the main branch is first, in the order of Eq. 1–3.
 
-    The key of the box of a further site is `+site`.
+    The key of the box of a further site is "+" and the name of the site, such as "+conv".
     """
     arm = Arm.parse(arm)
     norms = {"N1": arm.n1, "N2": arm.n2, **{f"+{site}": norm for site, norm in arm.more}}

@@ -107,8 +107,8 @@ def fig_outputs(
 
     y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel
     and each run a line, which is red and dashed if the run ended non-finite. frame: rows of a run
-    frame. arrays_by_run: run_id → arrays with `ring_outputs` (steps, layers). Runs without arrays
-    are left out.
+    frame. arrays_by_run: run_id → arrays with `ring_outputs` (steps, layers), the largest ‖y‖₂ of a
+    token after each block in the last steps of the run. Runs without arrays are left out.
     """
     label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
     runs = frame[frame.run_id.isin(arrays_by_run)]
@@ -153,8 +153,8 @@ def fig_singular_values(
     """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
 
     Each phase of the run has a line, unless its singular values are not finite. phases: "early",
-    "normal", "failing" (or "last") → singular values (layers, k). control: the singular values of a
-    run with norms at the failing step. edges: the Marchenko–Pastur edges at initialisation
+    "normal", "failing" (or "last") → singular values (layers, k). control: the singular values, at
+    the failing step, of a run with norms. edges: the Marchenko–Pastur edges at initialisation
     (`diagnostics.out_proj_edges`).
     """
     spectra = {**phases, "control, normalized": control}
@@ -191,11 +191,11 @@ def fig_singular_values(
 
 @styled
 def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str) -> StudyFigure:
-    """Return the figure of Appendix B: growth of the L2 norm of each part of a block over depth.
+    """Return the figure of Appendix B: growth of the weights of each part of a block, by depth.
 
-    Growth is the norm in the last snapshot divided by the norm in the first. Each arm has a panel.
-    arrays_by_arm: arm → the arrays `step` (T,) and `part_norms` (T, layers, 4) of T snapshots. The
-    four parts are in_proj, conv1d, SSM and out_proj.
+    Growth is the L2 norm of the weights in the last snapshot divided by that in the first. Each arm
+    has a panel. arrays_by_arm: arm → the arrays `step` (T,) and `part_norms` (T, layers, 4) of T
+    snapshots. The four parts are in_proj, conv1d, SSM and out_proj.
     """
     label = "L2 norm, last ÷ first"
     rows = [
@@ -221,7 +221,7 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
 
 @styled
 def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
-    """Return the learned weights of NormVary's members over training.
+    """Return the learned weights of NormVary's members, the norms that it mixes, over training.
 
     Each NormVary of the model (at most six) has two panels: the weights of the means above, the
     weights of the variances below. arrays: `step` (T,), `mixture` (T, norms, 2, 5) with the norms

@@ -1,5 +1,5 @@
-"""Figures of the small experiments in `mambanorm_study.lessons`, of example data, and of the costs
-and choices of norms.
+"""Figures of the small experiments in `mambanorm_study.lessons`, of example data, of the costs of
+norms, and of the choices of NormSelector.
 """
 
 import math
@@ -122,7 +122,7 @@ def fig_parts(frame: pd.DataFrame) -> StudyFigure:
     """Return the test accuracy of one-block models that lack one part, one panel per task.
 
     A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance. frame: a
-    run frame with the columns epochs and without, the name of the missing part.
+    run frame with the columns epochs and without (the name of the missing part).
     """
     runs = frame.assign(
         percent=100 * frame.test_accuracy,
@@ -146,7 +146,7 @@ def fig_parts(frame: pd.DataFrame) -> StudyFigure:
 
 @styled
 def fig_effect(x: Tensor, names: Sequence[str]) -> StudyFigure:
-    """Return one row of x (B, L, D) before and after each norm, as images of L × D.
+    """Return one row of x (B, L, D) before and after each norm, as images of D × L.
 
     The norms are applied to the whole batch. Norms change the range of the values, so each panel
     has its own colour scale, which ends at ± the panel's largest magnitude, written below the
@@ -211,7 +211,8 @@ def fig_rows(split: Split, caption: str = "") -> StudyFigure:
 def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
     """Return bars of the time of each norm, forward plus backward, as a multiple of LN's time.
 
-    table: the columns norm, ratio (the height of a bar), low and high (the ends of its error bar).
+    table: frame with the columns norm, ratio (the height of a bar), low and high (the ends of the
+    bar's error bar).
     """
     fig, ((ax,),) = new_figure(height=3.0)
     ax.bar(
@@ -229,11 +230,11 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
 
 @styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
-    """Return a heat map of w₀ for each NormSelector and class: the weight of DyT; LN has 1 − w₀.
+    """Return a heat map of w₀, DyT's weight, for each NormSelector and class; LN's is 1 − w₀.
 
     log: the frame of `weight_log.selector_weights`, with the columns block, depth, label, and w0.
     """
-    names = {"n1": "attention", "n2": "feed-forward"}  # norm of a layer → branch of this norm
+    names = {"n1": "attention", "n2": "feed-forward"}  # norm → its part of the block
     branch = log.block.str.rpartition(".")[2].replace(names)
     rows = "block " + log.depth.astype(str) + ", " + branch
     table = log.assign(row=rows).pivot(index="row", columns="label", values="w0")

@@ -121,10 +121,10 @@ def fig_over(
 ) -> StudyFigure:
     """Return lines of the mean of the column `value` over the column `x`, and one dot per seed.
 
-    Each value of the column `by` has a line. panel: a column, each value of which has a panel; ""
-    means one panel. band: a key of BANDS, for the bands around the lines. x_label: "" means
-    the label in AXIS_LABELS. Batch sizes and learning rates have a logarithmic axis. A column
-    `chance`, in per cent, is drawn as a dotted line.
+    Each value of the column `by` has a line. panel: a column with one panel per value; "" means a
+    single panel. band: a key of BANDS, for the bands around the lines. x_label: "" means the label
+    in AXIS_LABELS. Batch sizes and learning rates have a logarithmic axis. A column `chance`, in
+    per cent, is drawn as a dotted line.
     """
     check_frame(frame, (x, by, value))
     seeds = frame.seed.nunique() if "seed" in frame else 0
@@ -203,7 +203,8 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     return finish(fig, "Learning curves", caption, loss)
 
 
-# `twin` of a run in `advice.mistake_runs`, "wrong" with the mistake → style of the run's line.
+# Column `twin` in the frame of `advice.mistake_runs` ("wrong" with the mistake, "right" without it)
+# → style of the run's line.
 TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBINATION)}
 
 

@@ -1,4 +1,4 @@
-"""Figures with one panel of test accuracy per task, which shows the mean and the seeds of each arm.
+"""Figures of test accuracy with one panel per task; a panel shows each arm's mean and seeds.
 
 `fresh` is a run frame of the reader's own runs (`mambanorm.replicate`), drawn as white diamonds.
 """

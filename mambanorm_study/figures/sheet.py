@@ -1,6 +1,6 @@
 """The sheet of the norms: one A4 page to print, with a card for each norm of the registry.
 
-Shared cells are hatched as well as coloured, for printers without colour.
+Cells that share a statistic are hatched as well as coloured, for printers without colour.
 """
 
 import re
@@ -17,7 +17,7 @@ from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
 from mambanorm_study.figures.diagrams import axes_text, draw_cells, influencing_cells
 from mambanorm_study.figures.style import StudyFigure, styled
 
-COLUMNS, ROWS = 2, 8  # of cards; more than 16 norms get more rows of lower cards
+COLUMNS, ROWS = 2, 8  # of cards; for more than 16 norms, more rows of flatter cards
 WIDEST = 52  # characters in the longest line of a card
 INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "

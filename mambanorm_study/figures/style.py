@@ -61,7 +61,7 @@ class StudyFigure(Figure):
     """
 
     def _repr_png_(self, scale: float = 1.5) -> bytes:
-        """Return the figure as a PNG of at most 256 colours, a third of the size with all colours.
+        """Return the figure as a PNG of at most 256 colours, a third as large as with all colours.
 
         scale: pixels of the PNG per displayed pixel; with scale=2, notebooks would exceed 500 kB.
         Red, green and blue are rounded to 25 levels, and the rounded picture is reduced to 256

@@ -1,7 +1,7 @@
 """Figures of verdicts: all claims on one page, one claim, and claims over the number of steps.
 
 The verdicts are from `mambanorm_study.claims`. Each claim has a unit and a smallest effect of
-interest.
+interest. The word of a verdict is its outcome, a key of WORD_MEANINGS.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ UNIT_NAMES = {
 
 
 class Row(NamedTuple):
-    """One row of a figure: its name, a comparison of arms, and on the right a word and a note.
+    """One row of a figure: its name, a comparison of arms, and on the right its word and a note.
 
     comparison: a `claims.verdict.Row`.
     """
@@ -190,7 +190,7 @@ def draw_estimate(
 ) -> None:
     """Draw a row of a forest plot: a mean with its interval, and below the mean one dot per seed.
 
-    seeds: the difference in each seed. fresh: differences between the reader's own runs, drawn as
+    seeds: the difference for each seed. fresh: differences between the reader's own runs, drawn as
     diamonds. is_open: draw the mean as a hollow marker. below: distance from the mean to the dots.
     """
     if np.isfinite(low):
@@ -238,7 +238,7 @@ def fig_claim(verdict) -> StudyFigure:
 
 @styled
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
-    """Return the effect in the deciding comparison over the steps, one panel per claim and task.
+    """Return the deciding comparison's effect over training steps, one panel per claim and task.
 
     table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without
     rows.

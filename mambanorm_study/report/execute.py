@@ -47,7 +47,7 @@ def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[Note
     """Execute notebooks, at most MAX_KERNELS at a time, write them into `out_dir`, and return their
     outcomes in the order of `paths`.
 
-    An interrupt leaves the files in `out_dir` of unfinished notebooks unchanged.
+    An interrupt leaves unfinished notebooks' files in `out_dir` unchanged.
     """
     cores = machine.cores()
     at_once = max(1, min(MAX_KERNELS, cores, len(paths)))

@@ -5,9 +5,11 @@ The report reads from a notebook:
     # Title               the first line of the first Markdown cell
     **Question.** …       a paragraph of the first Markdown cell
     tag `answer`          a code cell that displays the answer in Markdown
-    tag `thumbnail`       a code cell whose picture is shown on the notebook's card
-    tag `found`           a code cell whose Markdown and pictures open the first page
+    tag `thumbnail`       a code cell whose picture is shown on the notebook's card (below)
+    tag `found`           a code cell whose Markdown and pictures are at the top of the first page
     tag `first`           a code cell whose output is above the cards of all notebooks
+
+The first page of the report has a card for each notebook: its picture, question and answer.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def find_notebooks(names: str | Sequence[str] | None = None) -> list[Path]:
 def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
     """Copy the notebooks into a folder; return the names of the files that were not overwritten.
 
-    A file in the folder that differs from the notebook is overwritten only with `force`.
+    A file in the folder that differs from its notebook is overwritten only with `force`.
     """
     skipped = []
     for path in find_notebooks():
@@ -80,7 +82,7 @@ class NotebookOutcome:
     question: str = ""  # Markdown
     answer: str = ""  # Markdown
     thumbnail: str = ""  # HTML of a picture
-    found: str = ""  # HTML that opens the first page
+    found: str = ""  # HTML at the top of the first page
     first: str = ""  # HTML above the cards of all notebooks
     error: str = ""  # the cell that failed, and the error
     failed_runs: int = 0  # number of the notebook's runs that could not be trained

@@ -47,8 +47,8 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. Raise ValueError for an unknown scale, task or notebook.
 
-    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: if the run
-    store has no new seed for this machine yet, draw one at random and store it.
+    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: whether a
+    new seed is drawn at random and stored if the run store has none for this machine yet.
     """
     scale = study_scale(scale)
     if tasks is not None:
@@ -68,7 +68,7 @@ def plan_study(
 def is_left_out(
     notebook: str, runs: dict[str, list[RunConfig]], tasks: Sequence[str], scale: str
 ) -> bool:
-    """Return True if a study of `tasks` leaves out a notebook, which uses none of the tasks.
+    """Return True if the notebook is left out of a study of `tasks`, because it uses none of them.
 
     runs: notebook → runs, see `notebook_runs`.
     """

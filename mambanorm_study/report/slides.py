@@ -117,5 +117,5 @@ def slides_of(path: Path) -> Iterator[Slide]:
 
 
 def _web_links_only(text: str) -> str:
-    """Return the text without links to files, which are not in the folder of the slides."""
+    """Return the text without links to files, because the files are not beside the slides."""
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)

@@ -14,7 +14,7 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
 from mambanorm_study.tables.run_tables import label
 
-MAX_RATES = 4  # learning rates are shown for at most this many arms
+MAX_RATES = 4  # with more arms, no learning rates are shown
 
 
 def verdict_html(

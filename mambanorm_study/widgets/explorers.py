@@ -59,7 +59,7 @@ class Explorer(w.VBox):
         row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.message, self.picture])
         self.add_class("mambanorm-explorer")
-        # otherwise, drawing would make the garbage collector visit all objects of torch
+        # so that the garbage collector does not visit all objects of torch during a drawing
         gc.freeze()
         self._redraw()
 
@@ -189,8 +189,8 @@ PRESET_MODELS = {
 def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
     """Return a figure of an arm's block and recorded accuracy; the caption gives its parameters.
 
-    n1, n2, more: the norms of the arm; more: further site → norm. preset: CUSTOM, or a key of
-    PRESET_MODELS, whose arm is then drawn instead.
+    n1, n2: the norms before and after the SSM. more: further site → norm. preset: CUSTOM, or a key
+    of PRESET_MODELS, whose arm is then drawn instead.
     """
     published = PRESET_MODELS.get(preset)
     arm = published.arm if published else Arm(n1, n2, more)

@@ -1,4 +1,4 @@
-"""The page of all explorers: the notebook of the page, and the voila server that shows it."""
+"""The page of all explorers: its notebook, and the voila server that shows this notebook."""
 
 import tempfile
 import webbrowser
