@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
 
-# The number of groups of GN: with 16 channels, four channels per group. S4 says 32 groups, but with
-# 32 channels, 32 groups would be InstanceNorm.
+# The number of groups of GN: four groups of four channels for the 16 channels of these models. S4
+# says 32 groups, but GN with 32 groups of 32 channels would be InstanceNorm.
 GROUPS = 4
 
 # Name of a norm → function of the number of channels that returns the norm of images (B, C, H, W).

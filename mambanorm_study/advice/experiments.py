@@ -72,7 +72,7 @@ def _number_of_steps(scale: str, at_quick: int) -> int:
 def digits(scale: str, seed: int) -> dict[str, Data]:
     """Return the splits "train", "val" and "test" of the digits; the seed decides the splits.
 
-    A split is a pair of images (n, 1, 8, 8) in [−1, 1] and labels (n,).
+    A split has two parts: images (n, 1, 8, 8) in [−1, 1], and their labels (n,).
     """
     data = load_task("digits_images", scale, seed)
     return {
@@ -100,8 +100,8 @@ def fit(
 ) -> list[float]:
     """Train the model, one step per batch, and return the list of losses, one per step.
 
-    The learning rate falls linearly from `lr` to 0 over `steps`, so that the running statistics fit
-    the final weights. Training stops at a loss or gradient that is not finite.
+    The learning rate falls linearly from `lr` to 0 over `steps` steps, so that the running
+    statistics fit the final weights. Training stops at a loss or gradient that is not finite.
 
     loss(outputs, targets): returns a scalar. callbacks: called after each step with the number of
     the step.
@@ -177,7 +177,8 @@ def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
     """Yield one row: the test accuracy of a ConvNet that SGD trained at a learning rate.
 
     The validation accuracy is computed at every fourth step. reached: the first of these steps
-    with at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of steps.
+    with at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of training
+    steps.
     """
     data, steps = digits(scale, seed), _number_of_steps(scale, 80)
     images, labels = data["val"]
@@ -255,10 +256,10 @@ def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
 
 
 def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float) -> Data:
-    """Return the images x with random styles (n, 1, 8, 8), and the styles (n, 2).
+    """Return the images x in random styles, (n, 1, 8, 8), and the styles, (n, 2).
 
-    A style is the logarithm of the contrast, and the brightness. The contrast is in [low, high],
-    and its logarithm is uniform. The brightness is uniform in [−1, 1].
+    A style is two numbers: the logarithm of the contrast, and the brightness. The contrast is in
+    [low, high], and its logarithm is uniform. The brightness is uniform in [−1, 1].
     """
     n = len(x)
     contrast = math.log(low) + math.log(high / low) * torch.rand(n, generator=generator)
@@ -270,8 +271,8 @@ def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float
 def style(scale: str, seed: int, *, norm: str) -> Rows:
     """Yield one row: how well a model turns a digit in any style into the same digit in one style.
 
-    error: RMSE for contrasts in the range of training. error_beyond: RMSE for larger contrasts.
-    survives: see `style_survives`.
+    error: RMSE for contrasts in the range of training. error_beyond: RMSE for contrasts above
+    this range. survives: see `style_survives`.
     """
     images, steps = digits(scale, seed)["test"][0], _number_of_steps(scale, 150)
     model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
@@ -313,7 +314,7 @@ def _grid(**values: Iterable) -> list[dict]:
     return [dict(zip(values, combo, strict=True)) for combo in itertools.product(*values.values())]
 
 
-# Name → function that yields the rows for one setting, and the list of settings.
+# Name → a pair: the function that yields the rows for one setting, and the list of all settings.
 EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
     "batch_size": (batch_size, _grid(norm=("BN", "GN"), batch=BATCHES)),
     "dense": (partial(batch_size, make=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),

@@ -2,8 +2,8 @@
 docs/index.html.
 
 A finding is the verdict on one claim, from the recorded runs. The comparison that decides the claim
-has a word (see claims/rule.py). The word selects the sentence of the finding, so the sentence
-changes with the runs.
+has a word, such as "supported" or "no gain" (see claims/rule.py). The word selects the sentence of
+the finding, so the sentence changes with the runs.
 
 `python -m mambanorm_study.advice.first_page` writes docs/index.html with the findings, the advice
 and the picture of the README. GitHub Pages can serve this page.
@@ -60,7 +60,7 @@ class Finding:
     compared: str  # what is compared, in words
     sentences: Mapping[str, str]  # word → sentence
     comparison: str = ""  # the comparison's name; "" means the comparison that decides the claim
-    on_images: str = ""  # key of the same claim about images, whose word is added in brackets
+    on_images: str = ""  # key of the same claim about images; its word is added in brackets
 
 
 FINDINGS = (
@@ -209,8 +209,8 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
 def _judged_rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
     """Return the comparisons of a finding that have runs, each with its verdict.
 
-    At most two: the comparison of the claim, whose number is printed, and then the comparison of
-    the same claim about images.
+    There are at most two: first the comparison of `finding.claim`, whose number is printed, then
+    the comparison of `finding.on_images`.
     """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
@@ -243,7 +243,7 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
 
 
 def _words_without_a_norm(verdict: Verdict) -> list[str]:
-    """Return the words that differ from the verdict's word when one norm is left out of the mean.
+    """Return the words of the means that leave out a norm, if they differ from the verdict's word.
 
     Each entry is a text such as `without BN: cannot tell`.
     """

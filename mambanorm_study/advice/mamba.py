@@ -30,8 +30,8 @@ KINDS = {
 def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     """Return the recommendation for a Mamba block.
 
-    task: a recorded task of this kit, a task of the guide, or None (sequences). causal: choose
-    among causal arms only. Raises ValueError for a task of this kit without recorded runs.
+    task: a recorded task of this kit, a task of the guide, or None (sequences). causal: if True,
+    choose among causal arms only. Raises ValueError for a task of this kit without recorded runs.
     """
     if task not in TASKS:
         task = ADVISED_ON[KINDS.get(task, "sequence")]

@@ -151,7 +151,7 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
 def paired_gap(
     frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"
 ) -> pd.Series:
-    """Return difference, low, high: a mean difference over the seeds and its 95 % t-interval.
+    """Return a mean difference over the seeds and its 95 % t-interval: difference, low, high.
 
     The difference of a seed is the mean `value` of the rows where `column` is `a`, minus the mean
     `value` of the rows where `column` is `b`.
@@ -161,7 +161,7 @@ def paired_gap(
 
 
 def batch_gaps(frame: pd.DataFrame) -> dict[int, pd.Series]:
-    """Return batch size → `paired_gap` of the accuracy, BN minus GN.
+    """Return a map from batch size to the `paired_gap` of the accuracy, BN minus GN.
 
     frame: the rows of the experiment `batch_size` or `dense`.
     """
@@ -219,8 +219,8 @@ def _batch_sizes_behind(frame: pd.DataFrame) -> str:
 
 # ------------------------------------------------------------------------- the guide's numbers
 
-# Batch size → accuracy with BN / with GN (ResNet-50, ImageNet) in the guide, which cites
-# “He et al.”.
+# The guide's numbers for ResNet-50 on ImageNet, for which the guide cites “He et al.”: batch size →
+# accuracy with BN / with GN.
 IMAGENET = {32: "76.5 / 76.3 %", 8: "75.8 / 76.1 %", 2: "72.1 / 75.3 %"}
 
 

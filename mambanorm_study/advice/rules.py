@@ -46,7 +46,8 @@ GROUP_NORM_IDENTITIES = (
     "image, but not a LayerNorm over the channels of one token. GroupNorm(C) equals InstanceNorm "
     "only with the same γ and β: torch's InstanceNorm has no γ and β by default. [notebook 11]"
 )
-# Contradictions to the guide on Transformers: its own numbers, its examples, and DeepNet.
+# What contradicts the guide on Transformers: the guide's own table, the papers on the guide's
+# examples, and DeepNet.
 ON_TRANSFORMERS = (
     "The guide says that RMSNorm is 15–20 % faster than LayerNorm. But in its table LayerNorm "
     "adds only 3–5 % to the training time, so no replacement can save more than 5 %. [guide S4, "

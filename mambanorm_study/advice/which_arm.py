@@ -1,5 +1,7 @@
 """Which arm is best (`ranking`), and which of two arms is better (`compare`).
 
+An arm is a choice of norms and their sites in a block, such as `RMSN>SSM>None`.
+
 `ranking` chooses an arm by validation accuracy and compares the chosen arm with every other arm by
 test accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms
 are compared on the test seeds, and a run that diverged counts as a run at chance. If no test seeds
@@ -141,7 +143,7 @@ def ranking(
 def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return task → `ranking` for all given tasks that have a ranking.
+    """Return a map from task to `ranking` for all given tasks that have a ranking.
 
     A task has a ranking if arms are tuned on the task and share at least two seeds.
     """
@@ -153,7 +155,7 @@ def rankings(
 
 
 def leading_arms(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first eight arms and of the recommended arms of a ranking, rounded."""
+    """Return the rounded rows of a ranking's first eight arms and of the recommended arms."""
     rows = table[(table.index < 8) | (table.who != "")].drop(columns=["per_seed", "unit", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
     return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
@@ -209,9 +211,9 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
     """Return the seeds on which a new arm is compared with the arm `against`.
 
-    seeds: a list of test seeds, which is returned, or a number of seeds; None means 8. For a number
-    the result is that many recorded seeds of `against` at its tuned learning rate, so that
-    `against` is not trained again. If fewer seeds are recorded, the result is the first test seeds.
+    seeds: a list of test seeds, which is returned, or a number n of seeds; None means 8. For a
+    number, the result is the first n recorded seeds of `against` at its tuned learning rate, so
+    that `against` is not trained again; if fewer than n seeds are recorded, the first n test seeds.
     """
     number = VERDICT_SEEDS if seeds is None else seeds
     test_seeds = list(check_test_seeds(number))
@@ -250,7 +252,7 @@ def compare(
     word), effect (`arm` minus `against`), low and high (the 95 % interval), unit, n (seeds),
     diverged (runs of `arm`), diverged_against (runs of `against`) and fresh (as in `ranking`).
 
-    seeds: as in `duel_seeds`; the comparison uses only the seeds of a list. engine: arguments of
+    seeds: as in `duel_seeds`; if a list is given, only its seeds are compared. engine: arguments of
     `sweep` (scheduler, workers, client, progress). Raises ValueError for arms that cannot be
     compared (`check_pair`), and RuntimeError if a run could not be trained.
     """

@@ -62,7 +62,7 @@ def descend(
 
     lr: None means 1 divided by the largest eigenvalue of H; above twice that value, descent
     diverges. Descent stops when `left` is at most CONVERGED_SHARE, when the loss is not
-    finite, or after `steps`.
+    finite, or after `steps` steps.
     """
     lr = 1 / curvature(x)[-1] if lr is None else lr
     w, path = np.zeros(x.shape[1]), []

@@ -141,14 +141,14 @@ EPOCHS = {
     "digits": {"smoke": 1, "quick": 6, "evening": 6},
 }  # 15 at larger scales
 D_MODEL = 24
-SYMBOLS, COPIES = 6, 3  # each row of the task neighbours contains each of 6 symbols 3 times
+SYMBOLS, COPIES = 6, 3  # a row of the task `neighbours` contains each of 6 symbols 3 times
 
 
 class BlockWithout(MambaBlock):
     """A Mamba block without one of its PARTS.
 
     part "conv": SiLU is applied without the convolution. part "gate": the scan's output is not
-    multiplied by the gate (Eq. 2 is left out). part "nothing": the block is complete.
+    multiplied by the gate (Eq. 2 of the paper is left out). part "nothing": the block is complete.
     """
 
     def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None"):

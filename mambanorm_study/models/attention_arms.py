@@ -13,7 +13,7 @@ from mambanorm.arms import MIXERS, NAMED_ARMS, Arm
 
 
 class Variant(NamedTuple):
-    """A named arm: its norm at both sites, the options of the norm, and a description."""
+    """A named arm: the one norm at both sites, the options of the norm, and a description."""
 
     norm: str
     options: dict[str, object]
@@ -21,7 +21,7 @@ class Variant(NamedTuple):
 
 
 # The models that S2 compares (§IV.B and §IV.C.2), and our control AutoNorm_FixedSelector.
-# "Teacher" has the norms of "FrozenLN"; the config of its run makes the model smaller.
+# "Teacher" has the norms of "FrozenLN" in a smaller model, whose size is set in the run's config.
 AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended with weights for each token"),
     "AutoNorm_DisableSelector": Variant(

@@ -79,7 +79,7 @@ class Mamba2Block(CausalBlock):
 
     n1: name of the norm at the block's input. n2: name of the norm between the SSM and the gate.
     See NORMS for the names. more: (site, norm) pairs of further norms, at "conv" (u alone), "B" and
-    "C" (over G·N channels), "delta" (the H numbers before bias and softplus), "z", "gated",
+    "C" (over G·N channels), "delta" (the H values of dt, before bias and softplus), "z", "gated",
     "branch" and "residual". The published Mamba-2 has RMSN at "gated"; at this site RMSN is
     computed over each of the n_groups groups of channels. Each norm gets those of the
     `norm_options` that it knows. Raises ValueError for an unknown norm or site or an invalid size,
@@ -197,8 +197,8 @@ class Mamba2Block(CausalBlock):
 
 
 def _rename_from_mamba_ssm(block: Mamba2Block, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """Rename the keys of mamba-ssm's state: `norm.*` is N1, `mixer.norm.*` is the norm after the
-    gate, and all other `mixer.*` keep their names without `mixer.`.
+    """Rename the keys of mamba-ssm's state dict: `norm.*` is N1, `mixer.norm.*` is the norm after
+    the gate, and all other `mixer.*` keep their names without `mixer.`.
     """
     for theirs, ours in (("norm.", "n1."), ("mixer.norm.", "more.gated."), ("mixer.", "")):
         for key in [key for key in state if key.startswith(prefix + theirs)]:

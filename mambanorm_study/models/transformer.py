@@ -123,7 +123,7 @@ class TransformerBlock(ObservedBlock):
         self.drop_path = DropPath(drop_path)
         # with the same seed, all arms share the initial weights of the layers that are not norms
         with torch.random.fork_rng(devices=[]):
-            with separate_random_numbers():  # SE must not draw the numbers of the next block
+            with separate_random_numbers():  # otherwise the next block would repeat SE's numbers
                 self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
@@ -175,7 +175,7 @@ class TransformerClassifier(ImageReader):
 
     `arm`: `"N1>MHA>N2"` or a name in NAMED_VARIANTS. `drop_path`, `positional` and `positions`: as
     in SequenceClassifier. Raises ValueError for an unknown norm, arm or norm_position, if n_heads
-    does not divide d_model, and for inputs of another kind than the given one.
+    does not divide d_model, and for inputs of another kind (ids, values or images) than chosen.
     """
 
     @stores_arguments

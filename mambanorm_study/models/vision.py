@@ -8,12 +8,12 @@ ImageReader is the base of all classifiers that read images.
                                                                   N1(x)
     y = Lin(f ⊗ p) ⊕ x                                      (3)
 
-This is the VSSBlock of VMamba v0 without the FFN, as the paper used it (App. C.1). The arm of
+This is the VSSBlock of VMamba v0 without the FFN, as in the paper (its Appendix C.1). The arm of
 VMamba v0 is LN>SSM>LN. A norm reads an image as a sequence of H·W positions, row by row. The input
 of N2 is the sum over the four directions of the scan's output, including D·u.
 
 Glossary: B images, H and W rows and columns of positions, L = H·W, D = d_model, E = d_inner =
-expand·D, N = d_state, R = dt_rank; g = 0…3 the directions.
+expand·D, N = d_state, R = dt_rank.
 
 Sources: Liu et al. 2024, "VMamba"; MzeroMiko/VMamba v0 (names of parameters, order of the
 directions).
@@ -47,7 +47,7 @@ DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 def cross_scan(x: Tensor) -> Tensor:
     """Return an image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
 
-    The result is a view of a contiguous (B, H·W, 4, D), the layout that a block reads.
+    The result is a view of a contiguous tensor (B, H·W, 4, D), the layout that a block reads.
     """
     return _scan_or_merge(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
 
@@ -63,7 +63,7 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
 def _scan_or_merge(x: Tensor, size: tuple[int, int] | None) -> Tensor:
     """Return `_scan(x)` if size is None, else `_merge(x, size)`.
 
-    Uses the autograd.Function `_Cross` only if `is_ordinary(x)`, because torch.func cannot use it.
+    Uses the autograd.Function `_Cross` only if `is_ordinary(x)`: torch.func cannot use `_Cross`.
     """
     if is_ordinary(x):
         return _Cross.apply(x, size)
@@ -107,7 +107,7 @@ class VSSBlock(Block):
     n1, n2, more, norm_options: as in MambaBlock. At B, C, delta and delta_after, one norm is
     applied to all four directions: the norm's input (4·B, L, …) has one row for each image and
     direction, with the positions in the order of the direction. Each direction has separate
-    parameters. The names, shapes and initial values of the parameters are VMamba v0's:
+    parameters of the SSM. The names, shapes and initial values of the parameters are VMamba v0's:
     x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N)
     and Ds (4·E). Raises ValueError for an unknown norm or site or an invalid size, and TypeError
     for an option that no norm has.
@@ -303,7 +303,7 @@ class ImageClassifier(ImageReader):
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         widths, norms = (d_model, width), (stem_norm, final_norm)
         self._make_ends(n_classes, widths, norms, norm_options, positional, positions)
-        # VMamba does not scale out_proj, and draws the weights of linear layers from N(0, 0.02²)
+        # VMamba does not do this, and draws the weights of linear layers from N(0, 0.02²)
         scale_out_proj(self.blocks)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:

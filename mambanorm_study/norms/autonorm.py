@@ -107,7 +107,7 @@ class NormSelector(Norm):
     mode: "learned": an MLP (the selector; its hidden width is D/4, at least 4) computes the weights
     of each token, and both start at ½. "disable": LN alone, bit for bit. "random": each forward
     pass in training draws one w₀ ~ U(0, 1); in eval both weights are ½. "fixed": both weights are
-    always ½ (our control). linear: DyT is S2's x ⊙ α.
+    always ½ (our control). linear: if True, DyT is S2's x ⊙ α.
 
     The random weights depend only on the torch seed at construction and on the number of earlier
     draws, so a run that resumes from a checkpoint continues their sequence. If `observer` is set,

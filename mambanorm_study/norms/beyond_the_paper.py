@@ -170,12 +170,12 @@ class NormVaryToken(Norm):
     use="images, if the best norm is not known",
 )
 class SwitchNorm(StatisticsMixture):
-    """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
+    """Learned mixture of IN, LN and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
 
-    The statistics of LN and BN are computed from the statistics of IN (Eq. 4), by the law of total
-    variance. Parameters: `mean_logits` (3,) and `var_logits` (3,), which start at zero, `gamma` and
-    `beta`. Buffers: `running_mean` and `running_var` of the BN member. Raises ValueError in
-    training for B·L = 1.
+    LN is here LN-DL, over the channels and positions of a row. The statistics of LN and BN are
+    computed from the statistics of IN (Eq. 4), by the law of total variance. Parameters:
+    `mean_logits` (3,) and `var_logits` (3,), which start at zero, `gamma` and `beta`. Buffers:
+    `running_mean` and `running_var` of the BN member. Raises ValueError in training for B·L = 1.
 
     Differences from the authors' code: the variance of IN is biased, and no variance is computed as
     E[x²] − μ². `momentum` is the weight of the new statistic; in the authors' code it is the weight

@@ -15,7 +15,7 @@ from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
 SPLITS = ("train", "val", "test")
-# Field of TaskData that gives the size of inputs -> number of axes and dtypes of these inputs
+# Field of TaskData that gives the size of the inputs -> the inputs' number of axes and dtypes
 INPUTS = {
     "vocab_size": (2, WHOLE),
     "in_features": (3, (torch.float32,)),
@@ -277,7 +277,7 @@ class TaskData:
 
 
 def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, field: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and fit TaskData's `field` of value `size`."""
+    """Raise BadData unless the inputs are finite and fit `size`, the value of the `field`."""
     n_axes, dtypes = INPUTS[field]
     size_fits = field == "vocab_size" or inputs.shape[-1] == size
     if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:

@@ -43,7 +43,8 @@ ACTIVITIES = (
 )
 FEATURES = 2048
 HELD_OUT = 0.1  # share of the people in train whose videos are used for validation
-VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # in train, in test
+# Number of the split -> number of videos in train and in test
+VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}
 # Number of frames per video that are used. The paper does not state this number.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
 SMOKE_VIDEOS = (32, 16, 16)  # largest number of videos for train, validation and test
@@ -67,7 +68,7 @@ def person(video: str) -> str:
 
 
 def read_bundle(path: Path) -> list[str]:
-    """Return the video names in a list of MS-TCN. Raise ValueError if the list is missing."""
+    """Return the video names in a list file of MS-TCN. Raise ValueError if the file is missing."""
     if not path.exists():
         raise missing_data_error("breakfast", path, HOW)
     return [line.removesuffix(".txt") for line in read_text(path).split()]
@@ -96,7 +97,7 @@ def read_frames(path: Path, positions: int) -> np.ndarray:
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return the path of one cached file per video, with its L frames; write missing files.
+    """Return the paths of cached files, one per video with its L frames; write missing files.
 
     The features of a whole video take about 16 MB, too much to read for every batch.
     """

@@ -7,7 +7,7 @@ row after row, and at lab and paper a tenth of train, drawn with seed 42, is for
 Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST; Netzer et al. (2011), SVHN;
 Krizhevsky (2009), CIFAR.
 
-Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
+Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / AVERAGED)².
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from mambanorm_study.tasks.registry import SCALE_SIZES, TASKS, Shape, check_comp
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image has
-# 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
+# The mean of a square of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image
+# has 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of a patch in pixels. A CIFAR image has 16 positions at smoke, 64 at quick and evening, 256
 # at lab and paper.
@@ -76,7 +76,7 @@ def decode(
     """Return the images of some rows as uint8, (n, H, W) in mode "L", else (n, H, W, 3).
 
     encoded: a column whose rows are structs {bytes, path}, as on Hugging Face. Raises ValueError,
-    with the row, if an image cannot be read or does not have edge×edge pixels.
+    with the row's number, if an image cannot be read or does not have edge×edge pixels.
     """
     shape = (edge, edge) if mode == "L" else (edge, edge, 3)
     images = np.zeros((len(rows), *shape), np.uint8)
@@ -107,7 +107,7 @@ def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0)
 
 
 def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
-    """Return grey images (n, H, W) averaged over blocks of factor×factor pixels, as bytes."""
+    """Return grey images (n, H, W) averaged over squares of factor×factor pixels, as bytes."""
     if factor == 1:
         return images
     means = F.avg_pool2d(torch.from_numpy(images)[:, None].float(), factor)
@@ -228,7 +228,7 @@ def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np
 def _load_splits(
     name: str, mode: str, scale: str, seed: int
 ) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return (images, labels) of train, validation and test, only rows that the scale uses."""
+    """Return (images, labels) for each of train, validation and test, with the scale's rows."""
     image_set = SETS[name]
     parts = {part: _read_images(name, part) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())

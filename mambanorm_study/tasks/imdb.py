@@ -25,7 +25,7 @@ SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2
 MIN_COUNT = 15
 MEAN_LENGTH = 1_300  # characters of a review
-ROWS = (25_000, 25_000)  # of train and test; the 50,000 reviews without a label are not used
+ROWS = (25_000, 25_000)  # train, test; the 50,000 reviews without a label are not used
 ADDRESS = (
     "https://huggingface.co/datasets/stanfordnlp/imdb/resolve/"
     "e6281661ce1c48d982bc483cf8a173c1bbeb5d31/plain_text"

@@ -117,7 +117,7 @@ class _TooLong(Exception):
 
 
 def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: bytearray) -> int:
-    """Append a random expression to `ids` and return the value; `depth` counts from 0."""
+    """Append a random expression to `ids` and return its value; `depth` counts from 0."""
     probabilities = settings.operator_probability
     if depth >= len(probabilities) or uniform() >= probabilities[depth]:
         digit = int(uniform() * 10)

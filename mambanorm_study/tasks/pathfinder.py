@@ -24,7 +24,7 @@ from mambanorm_study.tasks.registry import Shape, SplitSizes, draw_rows, registe
 WINDOWS = (32, 64, 128)
 LRA = "curv_contour_length_14"  # LRA has three such folders; s4 reads this one
 HOW = f"Download lra_release.gz (address in LRA's repository) and put its {LRA} there"
-MIN_IMAGES = 198_000  # LRA's release has 200,000 images or a few less
+MIN_IMAGES = 198_000  # LRA's release has 200,000 images or a few fewer
 
 SETTINGS: dict[str, SplitSizes] = {
     "smoke": SplitSizes((64, 32, 32), reshuffle=True),

@@ -195,7 +195,7 @@ class SplitSizes:
 
         Train and validation are rows of the published train part, test is rows of the published
         test part. If all rows are used, the split is made as s4 splits CIFAR: validation is the
-        last part of a random permutation.
+        last part of a random permutation of the train part.
         """
         train, val, test = self.counts(n, held_out)
         seed = self.seed(seed)

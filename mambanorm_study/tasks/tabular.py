@@ -1,4 +1,4 @@
-"""Three regressions on tables. Source S2 (docs/sources.md) names two; one needs no download.
+"""Three regressions on tables: two named in source S2 (docs/sources.md), one without a download.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
