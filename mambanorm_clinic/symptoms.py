@@ -24,7 +24,7 @@ class Symptom:
     severity: one of SEVERITIES. where: the path of the module, site, weight or buffer with the
     fault, "" for the model as a whole. message: a description of the fault with measured numbers.
     advice: what to try. source: the check of the guide (source S4) that finds the fault, or the
-    notebook that measured it.
+    notebook that measured this kind of fault.
     """
 
     severity: str
