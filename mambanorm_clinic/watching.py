@@ -12,7 +12,7 @@ saved, unless the previous step has made a weight non-finite. The failed step is
 training loop may catch NonFinite and continue.
 
 Cost per step: the L2 norms of each layer's output, of the output's gradient and of the gradients of
-all weights, a copy of the buffers, and one wait for the device.
+all weights, a copy of the buffers, and one synchronization with the device.
 """
 
 from __future__ import annotations
