@@ -4,8 +4,8 @@ diagnosis.py           diagnose: find the faults of a model in one forward and b
 watching.py            watch, trainer_callback: stop a training before a non-finite step
 surgery.py             insert_norm: insert a norm at a site of a trained model
 model_check.py         check_model: find mistakes in the use of norms
-checkpoints.py         load_model, read_checkpoint
-mamba_checkpoints.py   load_mamba_checkpoint: checkpoints of mamba-ssm and transformers
+checkpoints.py         load_model: the model of a checkpoint; read_checkpoint: the tensors
+mamba_checkpoints.py   load_mamba_checkpoint: the model of a mamba-ssm or transformers checkpoint
 statistics.py          update_statistics: recompute running statistics
 card.py                norm_card: describe a norm on one page (with card_checks.py, card_tables.py,
                        card_text.py and card_page.py)

@@ -25,7 +25,7 @@ def inspect_model(
     on_input: Callable[[str, list], None],
     on_output: Callable[[str, nn.Module, list, object], None],
 ) -> Iterator[None]:
-    """Call `on_input` before and `on_output` after each module call, while the context is open.
+    """Return a context in which `on_input` is called before and `on_output` after each module call.
 
     on_input(path, inputs): gets the module's path and the values of all its arguments, positional
     and keyword. on_output(path, module, inputs, output): also gets the module and its output.

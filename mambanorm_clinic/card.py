@@ -1,13 +1,15 @@
-"""A card for a norm: what the norm does and costs, whether it trains, and whether it is better.
+"""A card, which is a page about one norm: what the norm does and costs, whether a model with it
+trains, and whether that model is better.
 
-The norm has three arms, one per place of the norm in the block: before the block, after the scan,
-and on both sides. card_checks.py measures what the norm does. card_tables.py compares each arm with
-Mamba's original arm and with the best recorded arm, by the rule of the verdicts. card_text.py
-writes the sentences. card_page.py has the class NormCard, which writes the page.
+An arm is a choice of norms for the sites of a block (see arms.py). A card has three arms, one per
+place of the norm in the block: before the block, after the scan, and on both sides. card_checks.py
+measures what the norm does. card_tables.py compares each arm with Mamba's original arm and with
+the best recorded arm, by the rule in PROTOCOL.md. card_text.py writes the sentences. card_page.py
+has the class NormCard, which writes the page.
 
-Each arm of the norm is tuned on four new seeds. It is then tested on the seeds that are recorded
-for the arm with which it is compared. A card has about a dozen comparisons; their intervals are not
-corrected for multiple comparisons.
+Each arm without recorded runs is tuned on the four NEW_TUNING_SEEDS of evidence.py. It is then
+tested on the seeds that are recorded for the arm with which it is compared. A card has about a
+dozen comparisons; their intervals are not corrected for multiple comparisons.
 """
 
 import sys
@@ -42,8 +44,8 @@ from mambanorm_study.tables.experiments import ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds
 
-# Number of seeds on which each arm of the norm is trained at five learning rates. Many arms diverge
-# at the highest of these rates.
+# Number of seeds on which each arm of the norm is trained at each of five learning rates. Many arms
+# diverge at the highest of these rates.
 SEEDS_PER_RATE = 2
 
 
@@ -99,7 +101,7 @@ def norm_card(
 def find_norm(norm: str) -> str:
     """Return the registered name of a norm.
 
-    norm: this name, or the path of a .py file that registers the norm. Raises
+    norm: the registered name itself, or the path of a .py file that registers the norm. Raises
     ValueError for an unknown name, and for a file that raises an error or does not register exactly
     one norm.
     """
@@ -145,7 +147,8 @@ def _check_card_tasks(
 def card_tasks(scale: str) -> tuple[str, ...]:
     """Return the default tasks of a card: one sequence task and one image task.
 
-    A task with recorded runs at the scale is preferred to a task of the verdicts.
+    Each is the first task of its kind in TRAINED_TASKS on which Mamba's original arm has recorded
+    tuning runs at the scale, or else the first of its kind in VERDICT_TASKS.
     """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
@@ -162,7 +165,7 @@ def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> l
 
 def _measure_norm(card: NormCard) -> NormCard:
     """Return the card with the norm's behaviour, checks and costs, and with the name of a built-in
-    norm that computes the same, if there is one.
+    norm that computes the same as the card's norm, if there is one.
     """
     try:
         behaviour, costs = behaviour_of(card.name), costs_of(card.name)
@@ -196,7 +199,7 @@ def usable_tasks(card: NormCard) -> list[str]:
     """Return the card's tasks on which its norm can be compared.
 
     The list includes language tasks only if the norm is declared causal and was measured as causal.
-    It is empty if the norm fails.
+    It is empty if the norm raised an error when it was measured.
     """
     if card.behaviour is None:
         return []
@@ -207,9 +210,9 @@ def usable_tasks(card: NormCard) -> list[str]:
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """Return the configs of the runs that a card needs next and that are not in `known`.
 
-    Each arm of the norm needs runs at five learning rates, and its tuning runs or, once it is
-    tuned, its test runs. Call this function again after the tuning runs are trained, because their
-    results determine the test runs.
+    For each arm of the norm these are runs at five learning rates; in addition the tuning runs if
+    the arm is not tuned yet, or else the test runs. Call this function again after the tuning runs
+    are trained, because their results determine the test runs.
     """
     arms = list(card.arms.values())
     configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:SEEDS_PER_RATE])
@@ -225,7 +228,8 @@ def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[Run
     """Return the configs of all runs that a card still needs, to estimate how long they take.
 
     The test runs of an arm that is not tuned yet get the default learning rate of the scale. The
-    list is empty if the norm fails, or if it computes the same as a built-in norm.
+    list is empty if the norm raised an error when it was measured, or if it computes the same as a
+    built-in norm.
     """
     if card.behaviour is None or card.same:
         return []

@@ -38,10 +38,10 @@ from mambanorm_study.models.vision import VSSBlock
 
 # Two norms compute the same if their outputs, which are of order 1, differ by less than this.
 LARGEST_DIFFERENCE = 1e-6
-# Largest accepted error relative to the output in float64, for float16, for bfloat16, and for an
-# input with mean 3,000.
+# Largest error that is accepted in float16, in bfloat16, and in float32 for an input with mean
+# 3,000. The error is relative to the output in float64.
 LARGEST_ERROR = 5e-2
-# Relative changes below this are rounding errors of float64.
+# Relative changes below this number are rounding errors of float64.
 ROUNDING = 1e-9
 
 GOOD, BAD = "good", "bad"
@@ -207,7 +207,7 @@ def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
 
 
 def _precision_answer(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
-    """Check that the norm's output for `dtype` has this dtype and is close to that in float64."""
+    """Answer whether the output for x in `dtype` has this dtype and is close to that in float64."""
     x = x.to(dtype)
     norm = create_norm(name, x.shape[-1])
     with torch.no_grad():
@@ -250,7 +250,8 @@ RANDOM_INPUT = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
 
-# Group → question → the function that takes the name of a norm and returns the answer.
+# Maps each group to its questions, and each question to a function that answers it for the norm of
+# the given name.
 QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
     "what it looks at": {
         "does another row of the batch change an output, in evaluation": _other_rows_answer,
@@ -292,10 +293,10 @@ QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
 
 
 def twin(name: str) -> str:
-    """Return the name of the built-in norm that computes the same as another norm, "" if none does.
+    """Return the name of the built-in norm that computes the same as norm `name`, "" if none does.
 
-    The two norms have equal parameters. Their outputs are equal in training and in evaluation, with
-    lengths and without lengths, for the initial parameters and for changed parameters.
+    Two norms compute the same if they have equal parameters, and equal outputs in training and in
+    evaluation, with lengths and without lengths, for the initial and for changed parameters.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -311,7 +312,7 @@ def twin(name: str) -> str:
 
 
 def _parameters_and_outputs(name: str) -> Tensor:
-    """Return one vector of a norm's learned parameters and of its outputs for the same input."""
+    """Return one vector of a norm's learned parameters and of its outputs for one fixed input."""
     norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
     parameters = [p for p in norm.parameters() if p.requires_grad]

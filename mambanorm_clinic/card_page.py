@@ -124,7 +124,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the figure as PNG, which the report shows as the picture of the notebook."""
+        """Return the figure as PNG; the report shows it as the picture of a notebook."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:
-    """Return HTML of several cards, each folded under the norm's name and its first sentence."""
+    """Return HTML of several cards, each folded under its norm's name and the first sentence."""
     folded_cards = [
         f"<details><summary><b>{html.escape(card.name)}</b> "
         f"{html.escape(card.all_sentences[0])}</summary>"

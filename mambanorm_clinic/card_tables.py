@@ -38,8 +38,8 @@ def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict
 
 
 def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
-    """Return the tuned arm that is best on validation and does not contain the card's norm; None if
-    there is no such arm.
+    """Return the best arm in validation among the tuned arms without the card's norm; None if there
+    is no such arm.
     """
     with suppress(ValueError):
         for arm in ranking(evidence, task).arm:
@@ -51,8 +51,8 @@ def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
 def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFrame:
     """Return a frame of the scores of the given arms and of all tuned arms, the best first.
 
-    Columns: arm; mean, the mean over seeds of the test accuracy in per cent or, on a language task,
-    of minus the test loss in bits. Arms without tuning or without test runs are left out.
+    Columns: arm; mean, the test accuracy in per cent or, on a language task, the negative test loss
+    in bits, averaged over seeds. Arms without tuning or without test runs are left out.
     """
     column, rows = compared_column(task)[0], []
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
@@ -93,9 +93,10 @@ def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
 def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     """Return the highest learning rate at which an arm trains, averaged over seeds.
 
-    For each seed it is the highest of the five learning rates that trains the arm, as in claim E2.
-    The average is the geometric mean over the seeds that learn, NaN if no such seed has runs at all
-    five learning rates.
+    For each seed, the highest rate at which the arm trains is chosen from five rates, as in claim
+    E2. The average is the geometric mean over the seeds that were run at all five rates and that
+    learn, NaN if there are none. A seed learns if its score at its best learning rate exceeds
+    chance by MIN_POINTS_ABOVE_CHANCE.
     """
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
@@ -103,6 +104,6 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     runs = evidence.of_claim(claim, [arm], task)
     if runs.missing:
         return np.nan
-    columns = runs.columns  # score: of each seed at its best learning rate
+    columns = runs.columns  # score: a seed's score at its best learning rate
     learned = columns["score"] > columns["chance"] + MIN_POINTS_ABOVE_CHANCE
     return 10 ** columns["reach"][learned].mean() if learned.any() else np.nan

@@ -31,11 +31,11 @@ class CardFacts:
 
     name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
     task to its test seeds. against: the arm with which the norm's arms are compared. behaviour: see
-    `card_checks.behaviour_of`; None if the norm fails. checks: see `card_checks.checks_of`. costs:
-    see `norm_catalog.costs_of`. same: the built-in norm that computes the same as this norm, "" if
-    there is none. training, verdicts: see `training_table` and `comparison_rows` in card_tables.py.
-    scores: maps each task to a `score_table`. untrained: sentences on what could not be trained; ()
-    if nothing failed.
+    `card_checks.behaviour_of`; None if the norm raised an error. checks: see
+    `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same: the built-in norm that
+    computes the same as this norm, "" if there is none. training, verdicts: see `training_table`
+    and `comparison_rows` in card_tables.py. scores: maps each task to a `score_table`. untrained:
+    sentences on what could not be trained; () if nothing failed.
     """
 
     name: str
@@ -56,8 +56,8 @@ class CardFacts:
     def arms(self) -> dict[str, str]:
         """Return a map from each place of the norm in the block to the arm with the norm there.
 
-        If a built-in norm computes the same, the arms contain the built-in norm, because the runs
-        of those arms are recorded.
+        If a built-in norm computes the same as the card's norm, the arms contain the built-in norm
+        instead, because runs of arms with built-in norms are recorded.
         """
         places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
         return {place: arm.format(self.same or self.name) for place, arm in places.items()}

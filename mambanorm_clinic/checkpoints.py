@@ -1,7 +1,8 @@
 """Read the tensors of a checkpoint file, and build the model to which they belong.
 
-The model is described by the metadata of the file if `watch` wrote it, or else by the config.json
-of a stored run, of mamba-ssm, or of transformers (see mamba_checkpoints.py).
+If `watch` wrote the file, the file's metadata describe the model. Otherwise the model is
+described by the config.json of a stored run, of mamba-ssm, or of transformers (see
+mamba_checkpoints.py).
 """
 
 import hashlib
@@ -72,9 +73,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
 
 def metadata_of(model: nn.Module) -> dict[str, str]:
-    """Return the metadata of a model, to be written into a .safetensors file with its tensors.
+    """Return the metadata of a model, to be written into a .safetensors file with the tensors.
 
-    For a model of this kit the metadata contain the class, the arguments (with the current arm) and
+    For a model of this kit the metadata contain the class, its arguments (with the current arm) and
     a hash of the model's printed structure, so that `load_model` can build the model again.
     """
     name = type(model).__name__

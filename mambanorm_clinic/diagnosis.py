@@ -86,15 +86,15 @@ def diagnose(
     loss: Callable[[object, object], Tensor] | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Return statistics of a model's activations, gradients and weights on one batch, with faults.
+    """Return a model's faults, and statistics of its activations, gradients and weights on a batch.
 
     model: any module; it runs in its current mode. batch: a tensor, a tuple (input, targets), or a
     dict of keyword arguments. loss: a function of (output, targets); None means the loss that the
     model returns, as transformers' models do when given labels, or else the mean square of the
     output.
 
-    sites: the tensors to describe. It maps the name of each site to a pattern of module paths, such
-    as {"scan": "layers.*.mixer.norm"} for the outputs of these modules, or
+    sites: the tensors to describe, as a map from the name of each site to a pattern of module
+    paths, such as {"scan": "layers.*.mixer.norm"} for the outputs of the matching modules, or
     {"gated": "layers.*.out_proj:input"} for their inputs. None means the sites that sites.py knows
     in this kit's models, in transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and in the models
     of mamba-ssm; in any other model None means the output of every module without submodules. The
@@ -132,8 +132,8 @@ def examine(
     """Return the Diagnosis of one forward and backward pass through a model.
 
     forward(): runs the model, and returns the tensor on which to call backward and a text that says
-    how this tensor was computed. known_loss: the loss to report if `forward` returns another
-    tensor than the loss. sites: as for `diagnose`.
+    how this tensor was computed. known_loss: the loss to report if that tensor is not the loss;
+    None means that it is the loss. sites: as for `diagnose`.
     """
     places = places_of(model, sites)
     recorder = PassRecorder(places, kit_sites=sites is None)
@@ -197,8 +197,8 @@ def check_loss(loss: object) -> None:
 
 
 def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """Return a map from each parameter's name to its gradient, and a list of remarks: the reason if
-    no gradient can be computed, otherwise nothing.
+    """Return a map from each parameter's name to its gradient, and a list of texts: [the reason] if
+    no gradient can be computed, otherwise [].
 
     source: how the loss was computed, in words. `.grad` is not changed.
     """
@@ -217,7 +217,7 @@ def _uncalled_modules(
     """Return a list with one sentence on the sites whose modules were not called, or [] if all
     modules were called.
 
-    requested_sites: the sites that the user of `diagnose` gave. Raises ValueError if no module of
+    requested_sites: the sites that the caller of `diagnose` gave. Raises ValueError if no module of
     one of these sites was called.
     """
     uncalled = [place for place in places if place.where not in called_paths]

@@ -1,6 +1,7 @@
 """`load_mamba_checkpoint`: load a checkpoint of mamba-ssm or transformers into a LanguageModel.
 
-Sizes and types of norms are read from the tensors; all other settings are in the config.
+The model's sizes and the types of its norms are read from the tensors, all other settings from the
+config.
 
 Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and
 `modeling_*.py`; state-spaces/mamba `models/config_mamba.py`, `modules/mamba2.py`.
@@ -46,7 +47,8 @@ SUPPORTED_VALUES = {
         None,
     ),
 }
-# Name of a config field in mamba-ssm → its name in transformers, for fields not shown by tensors.
+# Name of a config field in mamba-ssm → its name in transformers, for the settings that the tensors
+# do not show.
 MAMBA_SSM_FIELDS = {
     "ngroups": "n_groups",
     "activation": "hidden_act",
@@ -137,8 +139,8 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
     """Return the arguments of LanguageModel that follow from the shapes of the tensors.
 
     Widths are read from the first layer. n_groups: required for Mamba-2, because the shapes only
-    show n_groups · d_state, the number of channels of B and of C. Raises ValueError if n_groups or
-    a tensor is missing.
+    show n_groups · d_state, the number of channels of B (and of C). Raises ValueError if n_groups
+    or a tensor is missing.
     """
     layers = {name.split(".")[2] for name in state if name.startswith("backbone.layers.")}
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
@@ -178,7 +180,7 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
 
 
 def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of LanguageModel about norms: arm, final_norm and norm_options."""
+    """Return LanguageModel's arguments that concern norms: arm, final_norm and norm_options."""
     arm = "LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None"
     options: dict[str, Any] = {"eps": fields.get("layer_norm_epsilon", 1e-5)}
     # Falcon-Mamba also has RMSN on B, C and Δ, without weights and with a separate ε

@@ -1,10 +1,11 @@
 """Mamba mixers of other libraries: recognize them, find their sites, and find faults of A and Δ.
 
-A mixer is recognized by its submodules. A Mamba-1 mixer (in transformers' Mamba, Falcon-Mamba and
-Jamba, and in mamba-ssm) has in_proj, x_proj, dt_proj and out_proj; a Mamba-2 mixer has in_proj,
-norm and out_proj. LoRA or quantization may wrap or replace a submodule, so the submodule's weight
-does not show its width. transformers and mamba-ssm read dt_proj.weight directly if that weight
-exists, which bypasses an adapter on dt_proj.
+A mixer is the module that contains the scan of a layer. It is recognized by its submodules. A
+Mamba-1 mixer (in transformers' Mamba, Falcon-Mamba and Jamba, and in mamba-ssm) has in_proj,
+x_proj, dt_proj and out_proj; a Mamba-2 mixer has in_proj, norm and out_proj. LoRA or quantization
+may wrap or replace a submodule, so widths are read from A_log, not from the submodules' weights.
+transformers and mamba-ssm read dt_proj.weight directly if that weight exists, which bypasses an
+adapter on dt_proj.
 """
 
 from collections import defaultdict
@@ -44,9 +45,9 @@ class Place(NamedTuple):
 
     site: the site's name. module: the module's path. side: "input" or "output" of the module.
     index: the position of the tensor if the module takes or returns several, from 0. channels:
-    (start, stop) of the slice of the last axis that holds the site, None for all channels. depth:
-    the number of the layer, from 1. derive: a function that computes the site from these channels
-    of the tensor (for Δ and exp(ΔA)); None means that these channels are the site.
+    (start, stop) of the channels (last axis) that are used, None for all channels. depth: the
+    number of the layer, from 1. derive: a function that computes the site from these channels of
+    the tensor (for Δ and exp(ΔA)); None means that these channels are the site.
     """
 
     site: str
@@ -64,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return the path of the site for tables: `path` or, if the site is derived, the path of
+        """Return the path of the site for tables: `path` or, if `derive` is not None, the path of
         the mixer followed by the site's name.
         """
         return self.path if self.derive is None else join(parent_of(self.module), self.site)
@@ -186,11 +187,11 @@ def delta_bias_of(module: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
-    """Return the faults of A_log under the key "A", and those of the bias of Δ under "delta".
+    """Return a map from "A" and "delta" to the symptoms of faults in A_log and in the bias of Δ.
 
     A key is missing if no layer has such a fault. Each symptom names the first layer with the fault
-    and the number of such layers. Layers in which one of these parameters is not finite are
-    skipped, because rules.py reports them.
+    and the number of such layers. Layers in which A_log or the bias is not finite are skipped,
+    because rules.py reports non-finite parameters.
     """
     faults = defaultdict(list)
     for path, module in model.named_modules():

@@ -1,10 +1,11 @@
 """`check_model`: find mistakes in the use of norms, besides the faults that `diagnose` finds.
 
-The checks have the numbers of the guide's checks (source S4). Checks 2, 3 and 10 ask for what the
-model is used, so `recommend` answers them instead. Norms are recognized by their classes. To see
-what a norm does, the check runs the norm again: on its input with more rows, and on other inputs.
-To find the module before a norm, the check compares the memory addresses of tensors. This fails if
-F.relu, .contiguous() or pad_packed_sequence, which are no modules, are called between the two.
+The checks have the numbers that they have in the guide (source S4). Checks 2, 3 and 10 depend on
+what the model is used for, so `recommend` answers them instead. Norms are recognized by their
+classes. To see what a norm does, `check_model` runs the norm again: on its input with added rows,
+and on other inputs. To find the module before a norm, it compares the memory addresses of tensors.
+This fails if F.relu, .contiguous() or pad_packed_sequence, which are not modules, are called in
+between.
 """
 
 from __future__ import annotations
@@ -115,19 +116,19 @@ def differ(output: Tensor, other_output: Tensor) -> bool:
 def add_rows(x: Tensor) -> Tensor:
     """Return x followed by the same number of new rows.
 
-    The new rows of a float tensor have other values than x; those of an integer tensor are copies.
+    In a float tensor the new rows differ from the rows of x; in an integer tensor they are copies.
     """
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
 def replace_second_half(x: Tensor) -> Tensor:
-    """Return x with each row of its second half replaced by a copy of its first row."""
+    """Return x with each row in the second half replaced by a copy of the first row of x."""
     half = len(x) // 2
     return torch.cat([x[:half], x[:1].expand_as(x[half:])])
 
 
 class ModelRun:
-    """The record of one forward pass through a model, which the constructor runs.
+    """The record of one forward pass through a model. The constructor runs this pass.
 
     norms: the calls of all norms. output: the first tensor of the model's output. last: the call of
     the module that computed this output, None if that call is not known.
@@ -137,7 +138,7 @@ class ModelRun:
         self.norms: list[ModuleRun] = []
         # keeps the outputs alive, so that no memory address is used twice
         self._outputs: list[Tensor | None] = []
-        # maps the memory address of an output, which its views share, to the call that computed it
+        # maps the memory address of an output and its views to the call that computed the output
         self._made_by: dict[int, ModuleRun | None] = {}
         hooks = inspect_model(model, on_input=lambda *_: None, on_output=self._on_output)
         with hooks, torch.no_grad():
@@ -187,7 +188,7 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
 
 
 def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find norms like BatchNorm that are trained on batches of fewer than 8 rows (check 1)."""
+    """Report norms that mix rows, like BatchNorm, in training on fewer than 8 rows (check 1)."""
     small_runs = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
     if small_runs:
         n = small_runs[0].shape[0]
@@ -201,7 +202,7 @@ def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
 
 
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find layers that apply convolution, activation and norm in this wrong order (check 4)."""
+    """Report BN, IN or GN after an activation that follows a convolution or nn.Linear (check 4)."""
     source = norm.source
     if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
         return
@@ -220,7 +221,7 @@ def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find a norm whose output is the same for every input, and GroupNorm with one-channel groups.
+    """Report a norm whose output is the same for every input, or GroupNorm with one-channel groups.
 
     The output is the same if each statistic is computed from a single value. A norm whose gain is
     initialized to 0 is not reported.
@@ -253,7 +254,7 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
-    """Find a model whose logits at earlier positions change if the last id of each row is changed.
+    """Report a model whose logits at earlier positions depend on the last id of each row.
 
     Only models that map ids (B, L) to logits (B, L, V) are checked, except masked language models.
     """
@@ -288,7 +289,7 @@ def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symp
 
 
 def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
-    """Return the model's output for each batch in float64, with the same dropout masks for all."""
+    """Return the model's output in float64 for each batch; all batches get equal dropout masks."""
     outputs = []
     for batch in batches:
         torch.manual_seed(0)
@@ -297,7 +298,7 @@ def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Find norms that would use running statistics that no batch has updated yet (check 6)."""
+    """Report norms that would use running statistics that no batch has updated yet (check 6)."""
     norms = {
         path: module
         for path, module in model.named_modules()
@@ -323,7 +324,7 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find a model that is about to predict, although its output for a row depends on the other
+    """Report a model that is about to predict, although its output for a row depends on the other
     rows of the batch or on dropout (check 7).
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))

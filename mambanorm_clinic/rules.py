@@ -1,8 +1,9 @@
 """The rules that find the faults of a model in the record of one pass.
 
-Each rule is a function that yields symptoms. A symptom describes one fault: a measured number, the
-layer, advice, and the notebook that measured the fault. tests/mambanorm_clinic/test_diagnosis.py
-tests that the rules find nothing in sound models and find each fault in a model that has it.
+Each rule is a function that yields symptoms. A symptom describes one fault: it contains a measured
+number, the layer, advice, and the notebook that measured this kind of fault.
+tests/mambanorm_clinic/test_diagnosis.py tests that the rules find nothing in sound models and find
+each fault in a model that has it.
 """
 
 import math
@@ -53,8 +54,8 @@ AROUND_SCAN = set(SITES_TO_NORMALIZE) - {"conv", "z"}
 # FEWEST_MATRICES weight matrices are not checked.
 SMALLEST_RATIO = 1e-4
 FEWEST_MATRICES = 8
-# Growth is reported if it exceeds this number of decades per 8 layers. A sum of independent
-# branches grows like √l, by 0.7 decades.
+# Growth is reported if it exceeds this number of decades per 8 layers. A sum of l independent
+# branches grows like √l, by at most 0.8 decades per 8 layers (in 4 layers, the fewest examined).
 GROWTH_LIMIT = 1.0
 # If all magnitudes before a NaN are below this value, the NaN is probably not due to an overflow:
 # even exp(x) overflows in float32 only above x = 88.
@@ -158,8 +159,8 @@ def _non_finite_weights(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _dead_state(record: PassRecord) -> Iterator[Symptom]:
-    """Find the first layer with a dead state: in every channel, the state forgets everything from
-    one position to the next, or it receives no input.
+    """Report the first layer with a dead state: in every channel, the state forgets everything from
+    one position to the next, or the state receives no input.
     """
     table = record.table
     is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
@@ -220,7 +221,7 @@ def _non_finite_activations(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _value_before(value: NonFiniteValue) -> str:
-    """Return a clause on the last finite tensor (or gradient) before a non-finite one, or "" if
+    """Return a clause on the last finite tensor (or gradient) before a non-finite value, or "" if
     there is no such tensor.
     """
     if not value.before:
@@ -232,8 +233,8 @@ def _value_before(value: NonFiniteValue) -> str:
 def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
     """Return advice on a non-finite value of the forward pass.
 
-    Against an overflow the advice is a wider type, a lower learning rate, and norms at the sites
-    from which the value is computed.
+    Against an overflow the advice is a wider number type, a lower learning rate, and norms at the
+    sites from which the value is computed.
     """
     if first.where == ":input":
         return "look at the data: the model's input is not finite"
@@ -255,7 +256,7 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
-    """Return a sentence that advises norms at these sites, "" if none can be inserted there.
+    """Return a sentence that advises norms at `sites`, "" if none can be inserted there.
 
     norm_sites: the sites at which `insert_norm` can insert a norm into the model.
     """
@@ -279,7 +280,8 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
         return
     where = too_large.index[0]
     place = place_text("", 0, where)
-    # a site with the same largest magnitude is the same tensor; the site's name tells more
+    # a site with the same largest magnitude is the same tensor; the site's name tells more than the
+    # path of the module
     sites = record.table[
         record.table["where"].isin(too_large.index[too_large == too_large.iloc[0]])
     ]
@@ -300,7 +302,7 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _growth(record: PassRecord) -> Iterator[Symptom]:
-    """Find an RMS of the residual stream that grows too fast over depth."""
+    """Report if the RMS at the first of GROWTH_SITES in the model grows too fast over depth."""
     table = record.table
     site = next((site for site in GROWTH_SITES if (table.site == site).any()), None)
     layers = table[table.site == site].groupby("depth", sort=False)
@@ -324,13 +326,13 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _gradient_flow(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """Find gradients that vanish or explode over depth.
+    """Report if gradients vanish or explode over depth.
 
-    Weight matrices are taken in the order of definition. The median RMS of the gradients of the
-    first third of them is compared with the median RMS of the gradients of the last third.
+    The weight matrices are taken in the order of definition. The RMS of each matrix's gradient is
+    computed, and the median over the first third is compared with the median over the last third.
     """
-    # A_log and VSS's projections are left out: the backward pass does not go through these
-    # parameters, so their gradients are small
+    # A_log and VSS's projections are left out: the backward pass to earlier layers does not go
+    # through these parameters, so their gradients are small
     is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
     matrices = weights[is_matrix.astype(bool)]
     grad_rms = (matrices.rms * matrices.grad_to_weight).dropna()

@@ -44,7 +44,7 @@ from mambanorm_clinic.mixers import (
 )
 from mambanorm_clinic.symptoms import NonFiniteValue
 
-# Names of the norm before the mixer: the first in transformers and mamba-ssm, the second in Jamba.
+# Names of the norm before the mixer: "norm" in transformers and mamba-ssm, the other name in Jamba.
 NORM_NAMES = ("norm", "input_layernorm")
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
@@ -193,7 +193,7 @@ class PassRecorder:
             yield
 
     def end_forward(self, loss: float) -> None:
-        """Stop recording activations, which activation checkpointing computes again in the backward
+        """Stop recording activations: activation checkpointing computes them again in the backward
         pass. If the loss is not finite, accept the last candidate as the first non-finite value.
         """
         self._is_recording = False
@@ -214,10 +214,10 @@ class PassRecorder:
             places = [p for p in self.places if (p.path, p.index) == (path, index)]
             self._on_tensor(Place("", path), tensor, places)
 
-    def _on_tensor(self, tensor: Place, value: Tensor, places: list[Place]) -> None:
+    def _on_tensor(self, whole: Place, value: Tensor, places: list[Place]) -> None:
         """Record a tensor, and add one row to `rows` per site in the tensor.
 
-        tensor: the place of the whole tensor. places: the places of the sites in it.
+        whole: the place of the whole tensor. places: the places of the sites in the tensor.
         """
         if not self._is_recording or not value.numel():
             return
@@ -227,8 +227,8 @@ class PassRecorder:
         parts = [place for place in places if place.derive is None]
         if not math.isfinite(largest):  # name the tensor after the site that is not finite
             parts = [place for place in parts if not place.value(value).isfinite().all()]
-        tensor = parts[0] if parts else tensor
-        self._record_magnitude(tensor, value, largest)
+        tensor_place = parts[0] if parts else whole
+        self._record_magnitude(tensor_place, value, largest)
         rows = [
             {
                 "depth": place.depth,
@@ -244,22 +244,22 @@ class PassRecorder:
             self.largest.setdefault(row["where"], row["max_abs"])
         # a hook on a leaf (a weight or an input) would outlive this pass
         if value.requires_grad and torch.is_grad_enabled() and not value.is_leaf:
-            value.register_hook(partial(self._on_gradient, tensor, places, rows))
+            value.register_hook(partial(self._on_gradient, tensor_place, places, rows))
         self._is_recording = True
 
-    def _record_magnitude(self, tensor: Place, value: Tensor, largest: float) -> None:
+    def _record_magnitude(self, place: Place, value: Tensor, largest: float) -> None:
         """Record the largest magnitude of a finite tensor, or the first non-finite tensor."""
-        where = tensor.path
+        where = place.path
         if math.isfinite(largest):
             if not where.endswith(":input"):  # an input is the output of another module, or a mask
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
-            self._previous = (where, largest, tensor.site)
+            self._previous = (where, largest, place.site)
             self._candidate = None
         elif self.first is None:
             self._candidate = self._candidate or NonFiniteValue(
                 where,
-                tensor.site,
-                tensor.depth,
+                place.site,
+                place.depth,
                 *self._previous,
                 nan=math.isnan(largest),
                 half=value.dtype == torch.float16,
@@ -268,20 +268,20 @@ class PassRecorder:
                 self.first = self._candidate
 
     def _on_gradient(
-        self, tensor: Place, places: list[Place], rows: list[dict], grad: Tensor | None
+        self, tensor_place: Place, places: list[Place], rows: list[dict], grad: Tensor | None
     ) -> None:
         if grad is None:  # a quantized layer passes no gradient to its output
             return
         largest = float(grad.abs().max())
         if self.first_gradient is None and not math.isfinite(largest):
             self.first_gradient = NonFiniteValue(
-                tensor.path,
-                tensor.site,
-                tensor.depth,
+                tensor_place.path,
+                tensor_place.site,
+                tensor_place.depth,
                 *self._previous_gradient,
                 in_gradient=True,
             )
-        self._previous_gradient = (tensor.path, largest, tensor.site)
+        self._previous_gradient = (tensor_place.path, largest, tensor_place.site)
         for place, row in zip(places, rows, strict=True):
             if place.derive is None:
                 row["grad_rms"] = describe(place.value(grad))["rms"]

@@ -50,9 +50,9 @@ class Surgery:
 
     site, norm: the name of the site and of the norm. norms: the new modules. layers: a frame with
     one row per layer. Its columns are where, the path of the norm; and change, the relative change
-    ‖after − before‖/‖before‖ at the site on the calibration batch, when the norms of the earlier
-    layers are already inserted. change: the relative change of the model's output on that batch.
-    removals: functions that remove the norms (see `undo`).
+    ‖after − before‖/‖before‖ at the site on the batch that γ and β were fitted to, when the norms
+    of the earlier layers are already inserted. change: the relative change of the model's output on
+    that batch. removals: functions that remove the norms (see `undo`).
     """
 
     site: str
@@ -202,7 +202,7 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
     """Make a norm a child of a linear layer, and apply the norm to the layer's input or output.
 
     Only the channels of `place` are normalized. Returns a function that removes the norm. The hook
-    looks up the norm in the layer that it is called for, so that a deep copy of the model uses the
+    looks up the norm in the layer that is being called, so that a deep copy of the model uses the
     copied norm.
     """
     start, stop = place.channels or (None, None)
@@ -292,7 +292,7 @@ def _insert_fitted_norms(
 def _output_with(
     model: nn.Module, batch: object, slots: list[Slot], modules: list[nn.Module]
 ) -> Tensor:
-    """Return the model's output while one of these modules is inserted into each slot."""
+    """Return the model's output while each of the modules is inserted into its slot."""
     removals = [slot.insert(module) for slot, module in zip(slots, modules, strict=True)]
     try:
         output = first_tensor(call_model(model, batch), skip_integers=True)

@@ -24,7 +24,7 @@ class Symptom:
     severity: one of SEVERITIES. where: the path of the module, site, weight or buffer with the
     fault, "" for the model as a whole. message: a description of the fault with measured numbers.
     advice: what to try. source: the check of the guide (source S4) that finds the fault, or the
-    notebook that measured it.
+    notebook that measured this kind of fault.
     """
 
     severity: str
@@ -76,8 +76,9 @@ class NonFiniteValue:
     site, depth: the tensor's site and depth, as in the table of a Diagnosis; "" and 0 if the tensor
     is not a site. before: the path of the last finite tensor that was computed earlier, "" if there
     is none. before_max, before_site: that tensor's largest magnitude, and its site or "". nan: True
-    if the tensor contains NaN, False if only infinities. half: True if the tensor is in float16.
-    in_gradient: True if the value is in the tensor's gradient; nan and half are not set then.
+    if the tensor contains NaN, False if it contains only infinities. half: True if the tensor
+    is in float16. in_gradient: True if the value is in the tensor's gradient; nan and half are not
+    set then.
     """
 
     where: str

@@ -12,7 +12,7 @@ saved, unless the previous step has made a weight non-finite. The failed step is
 training loop may catch NonFinite and continue.
 
 Cost per step: the L2 norms of each layer's output, of the output's gradient and of the gradients of
-all weights, a copy of the buffers, and one wait for the device.
+all weights, a copy of the buffers, and one synchronization with the device.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from mambanorm_study.basics.text import plural
 safetensors_torch = Later("safetensors.torch")
 clinic_figures = Later("mambanorm_clinic.figures")  # imports matplotlib only when a figure is drawn
 
-KEPT_STEPS = 64  # number of last steps, with the failed one, in the frames of a report
-SHOWN_STEPS = 4  # number of steps before the failed one in the text of a report
+KEPT_STEPS = 64  # number of steps in a report's frames, up to and including the failed step
+SHOWN_STEPS = 4  # number of steps that a report's text shows before the failed step
 FINITE_AGAIN = (
     "the first non-finite value, because all values are finite when the last batch is run again; "
     "if gradients are accumulated, an earlier batch may have failed"
@@ -209,8 +209,8 @@ class Batch:
 
     run(): calls the model on the batch, with the same random state and autocast, and returns the
     output. loss: the loss, None if it is unknown. output_gradient: the gradient of the model's
-    output, 0.0 before the backward pass. rms: maps the depth of each layer to the RMS of the
-    layer's output. grad_rms: maps the depth to the RMS of this output's gradient.
+    output, 0.0 before the backward pass. rms, grad_rms: map the depth of each layer to the RMS of
+    the layer's output, and to the RMS of the gradient of the layer's output.
     """
 
     run: Callable[[], object] = lambda: None
@@ -368,7 +368,7 @@ class Watched:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Return a frame of the last steps, one row per step: step, loss (or NaN), grad_norm."""
+        """Return a frame of the last steps, one row per step, as in a Report."""
         return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
@@ -418,7 +418,7 @@ class Watched:
         return path
 
     def _run_again(self) -> tuple[NonFiniteValue | None, Symptoms]:
-        """Run the last batch again, and return the first non-finite value and the faults.
+        """Run the last batch again, and return the first non-finite value (or None) and the faults.
 
         Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors in
         the second run are caught, so that the weights are still saved.
