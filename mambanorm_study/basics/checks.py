@@ -8,7 +8,7 @@ from mambanorm.errors import brief, shown
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
     """Raise TypeError unless a value has the type `kind`.
 
-    name, made_by: the argument and the function that makes such values, as the message names them.
+    The message uses `name`, the argument's name, and `made_by`, a function that makes such values.
     """
     if not isinstance(value, kind):
         raise TypeError(

@@ -171,7 +171,7 @@ def parts(
 
 
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
-    """Return one part per task, with the runs of the claims, and one with the notebooks' runs."""
+    """Return one part per task, with the claims' runs, and one part with the notebooks' runs."""
     all_parts = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]

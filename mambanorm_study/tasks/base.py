@@ -277,7 +277,7 @@ class TaskData:
 
 
 def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, field: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and fit TaskData's `field` of value `size`."""
+    """Raise BadData unless the inputs fit the `size` in this field of TaskData and are finite."""
     n_axes, dtypes = INPUTS[field]
     size_fits = field == "vocab_size" or inputs.shape[-1] == size
     if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:

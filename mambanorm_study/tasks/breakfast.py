@@ -96,7 +96,7 @@ def read_frames(path: Path, positions: int) -> np.ndarray:
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return the path of one cached file per video, with its L frames; write missing files.
+    """Return one path per video, a cached file of the video's L frames; write missing files.
 
     The features of a whole video take about 16 MB, too much to read for every batch.
     """

@@ -36,8 +36,8 @@ from mambanorm_study.tasks.registry import SCALE_SIZES, TASKS, Shape, check_comp
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image has
-# 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
+# The mean of a square of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image
+# has 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of a patch in pixels. A CIFAR image has 16 positions at smoke, 64 at quick and evening, 256
 # at lab and paper.
@@ -107,7 +107,7 @@ def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0)
 
 
 def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
-    """Return grey images (n, H, W) averaged over blocks of factor×factor pixels, as bytes."""
+    """Return grey images (n, H, W) averaged over squares of factor×factor pixels, as bytes."""
     if factor == 1:
         return images
     means = F.avg_pool2d(torch.from_numpy(images)[:, None].float(), factor)
@@ -216,7 +216,7 @@ SETS: dict[str, ImageSet] = {
 
 
 def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return the images of a part, "train" or "test", as bytes or encoded, and the labels."""
+    """Return images (an array, or still encoded) and labels of a part, "train" or "test"."""
     image_set = SETS[name]
     if image_set.columns:
         source = image_set.n_classes, image_set.address, image_set.files
@@ -228,7 +228,7 @@ def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np
 def _load_splits(
     name: str, mode: str, scale: str, seed: int
 ) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return (images, labels) of train, validation and test, only rows that the scale uses."""
+    """Return (images, labels) of the rows that the scale uses in train, validation and test."""
     image_set = SETS[name]
     parts = {part: _read_images(name, part) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
