@@ -19,7 +19,7 @@ NO_FSYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to. It replaces `path` unless the `with` block raises.
+    """Yield a temporary path. The file written to it replaces `path` unless the `with` raises.
 
     A device or a pipe cannot be replaced, so in this case `path` itself is yielded.
     """

@@ -17,7 +17,7 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
 
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:
-    """Return a whole number as an int. Raise ValueError unless it is one from `least` to `most`.
+    """Return a value as an int. Raise ValueError unless it is a whole number in `least`…`most`.
 
     what: names the value in the message.
     """

@@ -81,7 +81,7 @@ def grid(
     """Return one config per task, arm and seed, with the fields in `changes` changed.
 
     The configs of a task are ordered by seed, so a sweep that is stopped has trained every arm on
-    its first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
+    the first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
     """
     arms = [arms] if isinstance(arms, str | Arm) else arms
     if not arms:

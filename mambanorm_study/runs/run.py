@@ -248,7 +248,7 @@ def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int)
 
 
 def check_data(config: RunConfig, data: TaskData | Shape) -> int:
-    """Return the number of training rows that a run uses, or 0 if a Shape does not state it.
+    """Return the number of training rows that a run uses; 0 if `data`, a Shape, does not state it.
 
     Raises ValueError if the config does not fit the data.
     """

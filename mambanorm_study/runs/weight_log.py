@@ -1,8 +1,8 @@
 """Records a model's weights during training, for Figure 10 and Appendix B.
 
-A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the weights and
-the sizes of the outputs of the last steps. σ_1 ≥ σ_2 ≥ … are the singular values of a weight
-matrix.
+A snapshot of all blocks is made at each evaluation. For each of the last steps, a ring buffer,
+`ring`, holds the weights of out_proj and the sizes of the blocks' outputs. The spectrum of a weight
+matrix is the list of its singular values σ_1 ≥ σ_2 ≥ …
 """
 
 import math

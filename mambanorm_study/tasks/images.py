@@ -7,7 +7,7 @@ row after row, and at lab and paper a tenth of train, drawn with seed 42, is for
 Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST; Netzer et al. (2011), SVHN;
 Krizhevsky (2009), CIFAR.
 
-Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
+Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / AVERAGED)².
 """
 
 from __future__ import annotations
