@@ -2,7 +2,8 @@
 
 To add a field, add a line with `since` to RunConfig. A field with `since` enters the run_id only if
 it differs from its default, so stored runs keep their ids. runs/grid.py makes configs from a task,
-a scale, arms and seeds.
+a scale, arms and seeds. In the comments, "§4.5" is a section of the paper, "App. C" its Appendix C,
+and "S2" a source (docs/sources.md).
 """
 
 import hashlib
@@ -44,7 +45,8 @@ def check_seed(seed: Any) -> int:
     return check_whole("a seed", seed, 0, 2**32 - 1)
 
 
-# Make a field for the name of a norm, and a field for the run_id of a stored run ("" means no run).
+# norm_field makes a field for the name of a norm, run_id_field one for the run_id of a stored run
+# ("" means no run).
 norm_field = partial(checked, "None", keep=registered_name)
 run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
@@ -64,11 +66,13 @@ class RunConfig:
     d_state: int = count(16, most=512)  # mamba-ssm's default
     expand: int = count(2, most=16)  # App. C
     d_conv: int = count(4, most=1_024)  # App. C
-    # options of the norms: groups, eps, statistics, …; a site's name → options of that site only
+    # options of all norms: groups, eps, statistics, …; under the name of a site (a place of a norm
+    # in the block, such as "B"), a dict of options for the norm at that site only
     norm_options: Mapping[str, Any] = checked(
         {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, Mapping), frozen_options
     )
-    # norms outside the blocks, off by default, so that the arm names every norm (I6)
+    # norms outside the blocks, off by default, so that the arm names every norm (I6 of
+    # docs/paper.md)
     stem_norm: str = norm_field()
     final_norm: str = norm_field()
     lr: float = number(4e-3)
@@ -111,7 +115,8 @@ class RunConfig:
     positional: str = choice("none", POSITIONAL, since="2026-11-21")
     # a Transformer has arms N1>MHA>N2 and ignores d_state and d_conv
     model: str = choice("mamba", MODELS, since="2026-11-22")
-    # Mamba-2: channels per head, which share Δ and A; mamba-ssm's default of 64 would give one head
+    # Mamba-2: channels per head; the channels of a head share Δ and A. mamba-ssm's default of 64
+    # would give one head
     head_dim: int = count(16, since="2026-11-23")
     n_groups: int = count(1, since="2026-11-23")  # Mamba-2: groups of heads that share B and C
     n_heads: int = count(4, since="2026-11-22")  # Transformer: attention heads

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Error numbers if the system cannot sync a folder or this user may not open it.
+# Error numbers for a folder that the system cannot sync or that this user may not open.
 NO_FSYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to. It replaces `path` unless the `with` block raises.
+    """Yield a temporary path. The file written to it replaces `path` unless the `with` raises.
 
-    A device or a pipe cannot be replaced, so `path` itself is yielded for one.
+    A device or a pipe cannot be replaced, so in this case `path` itself is yielded.
     """
     if path.exists() and not path.is_file():
         yield path

@@ -8,7 +8,7 @@ from mambanorm.errors import brief, shown
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
     """Raise TypeError unless a value has the type `kind`.
 
-    name, made_by: the argument and the function that makes such values, as the message names them.
+    The message uses `name`, the argument's name, and `made_by`, a function that makes such values.
     """
     if not isinstance(value, kind):
         raise TypeError(
@@ -17,7 +17,7 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
 
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:
-    """Return a whole number as an int. Raise ValueError unless it is one from `least` to `most`.
+    """Return a value as an int. Raise ValueError unless it is a whole number in `least`…`most`.
 
     what: names the value in the message.
     """

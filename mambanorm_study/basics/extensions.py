@@ -22,7 +22,7 @@ _IMPORTED: dict[str, str] = {}  # file → its checksum when it was imported
 
 
 class ImportFailed(ValueError):
-    """Raised if a file of --import or MAMBANORM_IMPORT cannot be imported; no run is damaged."""
+    """Raised if a file of --import or MAMBANORM_IMPORT cannot be imported, which damages no run."""
 
 
 def files_to_import() -> list[str]:
@@ -43,7 +43,7 @@ def set_imports(files: Iterable[str]) -> None:
 
 
 def load_imports(checksums: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Import the files that this process has not imported yet. Return file → checksum of all.
+    """Import the files that are not imported yet. Return a map from each file to its checksum.
 
     checksums: the result of this function in the process that began a sweep; None means the files
     in `MAMBANORM_IMPORT`. Raises ImportFailed as `set_imports` does, and if the checksum of a file
@@ -70,9 +70,10 @@ def _import(file: str) -> str:
     path = Path(file)
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_imported"
     try:
-        # entered before the import, because a look-up of a name in the file imports all files
+        # entered before the import: code in the file may look up a name, which imports all files
+        # that are not entered
         _IMPORTED[file] = sha256(path)
-        # not imported if a module of this file exists, such as the running script
+        # not imported if a loaded module is this file, such as the running script
         if all(getattr(one, "__file__", None) != file for one in list(sys.modules.values())):
             sys.path.append(str(path.parent))  # for imports of modules in the same folder
             spec = spec_from_file_location(name, path)

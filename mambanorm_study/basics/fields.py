@@ -108,7 +108,7 @@ def text(
 ) -> Any:
     """Return a field for a text that matches a pattern.
 
-    choices: valid texts that the error message lists; without them it states `rule`.
+    choices: valid texts that the error message lists; without choices the message states `rule`.
     """
     return checked(
         default,
@@ -130,7 +130,7 @@ def check_and_convert(instance: object) -> None:
     Raises ValueError for a value that is not allowed, NotRegistered for an unknown name where a
     user's file may register more names.
     """
-    values = vars(instance)  # written here, because a frozen dataclass refuses setattr
+    values = vars(instance)  # changed directly, because a frozen dataclass refuses setattr
     for entry in fields(instance):
         value, choices = values[entry.name], entry.metadata["choices"]
         if entry.metadata["allows"](value):

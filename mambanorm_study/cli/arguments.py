@@ -35,18 +35,18 @@ class Parser(argparse.ArgumentParser):
             raise unknown(action.dest, value, action.choices)
 
 
-# Name → command, a function that takes the parsed options and returns the exit code. Importing a
-# module registers the commands in this module.
+# Name → command, a function that takes the parsed options and returns the exit code. A command is
+# registered when its module is imported.
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
 def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
-    """Return a function that adds an option to a parser. Takes the arguments of `add_argument`."""
+    """Return a function that adds an option to a parser: `add_argument` with these arguments."""
     return lambda parser: parser.add_argument(*flags, **settings)
 
 
 def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
-    """Return a decorator that registers a function as a command; its docstring is the help text.
+    """Return a decorator that registers a command: a function whose docstring is the help text.
 
     options: results of `option`. examples: arguments of the command, shown in the help text.
     """
@@ -87,7 +87,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
         default = getattr(DEFAULTS, name)
         changes[name] = text
         if not isinstance(default, str):
-            with suppress(ValueError, RecursionError):  # RunConfig refuses what stays text
+            with suppress(ValueError, RecursionError):  # RunConfig refuses values that stay text
                 changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
     return changes
 
@@ -115,7 +115,7 @@ SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed o
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return the number of seeds in a text such as `8`, or the list in one such as `0,3,8-15`."""
+    """Return the number of seeds, for a text such as `8`, or the seeds, for one like `0,3,8-15`."""
     text = text.replace(" ", "")
     spans = [part.split("-") for part in text.removesuffix(",").split(",")]
     if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text) or any(

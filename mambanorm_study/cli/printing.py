@@ -1,4 +1,4 @@
-"""Output that several commands share: messages on stderr, dry runs, a table of arms, one run."""
+"""Output that several commands share: messages on stderr, dry runs, tables of arms, run results."""
 
 from __future__ import annotations
 

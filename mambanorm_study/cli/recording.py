@@ -171,7 +171,7 @@ def parts(
 
 
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
-    """Return one part per task, with the runs of the claims, and one with the notebooks' runs."""
+    """Return one part per task, with the claims' runs, and one part with the notebooks' runs."""
     all_parts = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
@@ -313,9 +313,9 @@ def _add_runs(
 def _shown_diagnostics(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return run_id → diagnostics for the runs that Figures 9 and 10 show.
+    """Return a map from run_id to diagnostics, for the runs that Figures 9 and 10 show.
 
-    Arrays of singular values are large, so only the runs of the first seed have them.
+    Arrays of singular values are large, so they are kept for the runs of the first seed only.
     """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
     shown_runs = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(

@@ -1,4 +1,4 @@
-"""Starts Dask workers for a sweep on this machine, or connects it to a running Dask scheduler."""
+"""Starts Dask workers on this machine, or connects a sweep to a running Dask scheduler."""
 
 import logging
 import multiprocessing
@@ -145,8 +145,8 @@ def worker_environment(threads: int) -> dict[str, int]:
         "NUMBA_NUM_THREADS": threads,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        # with these limits glibc keeps freed memory. Dask sets a limit of 64 kB, so the system maps
-        # the memory of every tensor again page by page, which took 40 % of a worker's time
+        # with these limits glibc keeps freed memory. With Dask's own limit of 64 kB, the system
+        # maps the memory of every tensor anew, page by page, which took 40 % of a worker's time
         "MALLOC_TRIM_THRESHOLD_": 2**30,
         "MALLOC_MMAP_THRESHOLD_": 2**25,
         "MALLOC_ARENA_MAX": 1,

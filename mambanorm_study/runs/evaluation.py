@@ -1,10 +1,10 @@
 """Evaluates a model on a split without gradients: predictions, accuracy and loss.
 
 A language model's accuracy is the share of positions at which the token with the highest logit is
-the next token of the text; its loss is the mean over the positions. A regression's accuracy is R²
-against the training mean, averaged over the targets; a negative average counts as 0. R² = 1 − (the
-model's squared error) / (the squared error of predicting the training mean). RMSE and MAE are in
-the targets' units.
+the next token of the text; its loss is the mean cross-entropy over the positions. A regression's
+accuracy is R² against the training mean, averaged over the targets; a negative average counts as 0.
+R² = 1 − (the model's squared error) / (the squared error of predicting the training mean). RMSE and
+MAE are in the targets' units.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import Split
 from mambanorm_study.tasks.base import Units
 
-# Inputs, lengths (None if no row is padded) and labels of some rows.
+# A batch of rows: the inputs, the lengths (None if no row is padded) and the labels.
 Batch = tuple[Tensor, Tensor | None, Tensor]
 
-EVAL_BATCH = 64  # results depend on it: some products are rounded differently in a larger batch
+EVAL_BATCH = 64  # results depend on it, because rounding depends on the number of rows in a batch
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
@@ -46,7 +46,7 @@ def predict(
     Regression: label (n, T) and predicted (n, T) in the targets' units; loss (n,); baseline (T,),
     the mean of each target over the training rows.
     Language models: right (n,), the share of the row's positions that are predicted correctly; and
-    loss (n,), the mean over the row's positions.
+    loss (n,), the mean cross-entropy over the row's positions.
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []
@@ -64,7 +64,7 @@ def predict(
 
 
 def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
-    """Return the entries of `predict` except baseline for the rows of a batch."""
+    """Return the arrays that `predict` returns, except baseline, for the rows of a batch."""
     if units is not None:
         loss = (logits - units.standardize(labels)).square().mean(-1)
         return {"label": labels, "predicted": units.restore(logits), "loss": loss}
@@ -79,7 +79,7 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
-    """Return the accuracy as a fraction. For a regression it is R², as defined above."""
+    """Return the accuracy as a fraction. For a regression it is R², as this module defines it."""
     if "right" in predictions:
         return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:

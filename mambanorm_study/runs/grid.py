@@ -81,7 +81,7 @@ def grid(
     """Return one config per task, arm and seed, with the fields in `changes` changed.
 
     The configs of a task are ordered by seed, so a sweep that is stopped has trained every arm on
-    its first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
+    the first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
     """
     arms = [arms] if isinstance(arms, str | Arm) else arms
     if not arms:
@@ -98,7 +98,7 @@ def grid(
 # --------------------------------------------------------------------------------------------------
 # seeds and names
 
-# Arms are compared on the seeds 52…99. Learning rates are chosen on smaller seeds and on 100…199.
+# Arms are compared on the seeds 52…99. Learning rates are chosen on the seeds 0…51 and 100…199.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
 
 
@@ -115,7 +115,8 @@ def is_tuning_seed(seed: int) -> bool:
 # Scale → default number of seeds per arm. The paper's Table 2 has 3.
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
 
-# Most seeds in a list, and largest number n that means the seeds 0…n−1 (100 is a tuning seed).
+# Largest length of a list of seeds, and largest number n that may stand for the seeds 0…n−1 (seed
+# 100 is a tuning seed).
 MOST_SEEDS, MOST_SEEDS_AS_NUMBER = 1_000, 100
 
 
@@ -159,7 +160,8 @@ def check_task(name: str) -> str:
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
     """Return names as a list; a single name gives a list of one.
 
-    Raises ValueError if there is no name or an item is no name. what: the argument in the message.
+    Raises ValueError if the list is empty or an item is not a name. what: the argument's name for
+    the message.
     """
     names = [names] if isinstance(names, str) else list(names)
     if not names or not all(isinstance(name, str) and name for name in names):

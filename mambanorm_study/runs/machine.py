@@ -86,8 +86,9 @@ def cores() -> int:
 class PeakMemory:
     """Measures how far the peak of a run is above the memory in use at construction.
 
-    The peak is the allocator's on CUDA and the system's high-water mark on Linux. Construction
-    resets it, so that earlier runs of the process do not count. Elsewhere the growth is NaN.
+    The peak is that of torch's allocator on CUDA, and the process's high-water mark on Linux;
+    elsewhere the growth is NaN. Construction resets the peak, so that earlier runs of the process
+    do not count.
     """
 
     def __init__(self, device: torch.device):

@@ -25,7 +25,7 @@ def load_or_measure(
     digest: str,
     runs_dir: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Return a frame with the rows of `measure(seed)` for each seed and a column seed.
+    """Return the rows of `measure(seed)` for each seed, as a frame with a column seed.
 
     Rows that are stored are read, not measured again. Measures on one thread, which is fastest for
     small models and makes the numbers independent of the number of cores.
@@ -44,6 +44,6 @@ def load_or_measure(
 
 
 def digest_of(*sources: Path | str) -> str:
-    """Return a digest of torch's version, the contents of files, and further texts."""
+    """Return a digest of torch's version and the sources: texts, and files given as Paths."""
     texts = [source if isinstance(source, str) else source.read_text() for source in sources]
     return hashlib.sha256("\0".join([torch.__version__, *texts]).encode()).hexdigest()[:10]

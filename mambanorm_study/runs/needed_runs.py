@@ -18,7 +18,7 @@ FindNeeded = Callable[[pd.DataFrame], list[RunConfig]]
 def known_runs(
     scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Return the run frame of the store, of `frames` and of the recorded results, each run once."""
+    """Return one frame of the runs in the store, `frames` and recorded results, each run once."""
     stored = load_runs(runs_dir, scale=scale)
     recorded_frame = recorded(scale) if recorded_path(scale).is_file() else None
     known = [f for f in (stored, *frames, recorded_frame) if f is not None and len(f)]

@@ -74,7 +74,7 @@ def kind_of_input(task: str) -> str:
 # are held out for validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of
 # Breakfast's people), the same number of steps makes a few more epochs of the remaining rows.
 
-KERNEL = dict(d_conv=4, expand=2)  # the same in C.3, C.4 and C.6; ours for other paragraphs
+KERNEL = dict(d_conv=4, expand=2)  # as in C.3, C.4 and C.6; ours for tasks of other paragraphs
 
 CIFAR = dict(
     n_layers=4, d_model=64,                            # C.5
@@ -107,7 +107,7 @@ VMAMBA = VISION | dict(  # C.1: the defaults of VMamba's tiny model
     # VMamba: four stages of 2, 2, 9 and 2 blocks; the first stage has 96 channels
     n_layers=15, d_model=96, down_sample=(2, 4, 13),
     d_state=16, expand=2,                              # VMamba
-    # VMamba; inside the block C.1 removes FFN and LN
+    # VMamba has these norms; C.1 removes only FFN and LN inside the block
     stem_norm="LN", down_norm="LN", final_norm="LN",
     lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images in a batch
     schedule="cosine_warmup",                          # VMamba, but it ends at 0, not at 5e-6
@@ -152,8 +152,8 @@ PAPER: dict[str, dict[str, Any]] = {
     # 40,000
     "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
     "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
-    # ours: C.5's recipe, so that the models that read images as sequences and those that read them
-    # as images have one size
+    # ours: C.5's recipe, so that a model of images has the same size as a model of the sequences
+    # of their pixels
     "cifar10_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
     "cifar100_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
 
@@ -161,7 +161,8 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
     "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
 
-    # ours: C.2 repeats the text of C.1, so a paragraph on Breakfast is missing (I4c).
+    # ours: C.2 repeats the text of C.1, so a paragraph on Breakfast is missing (I4c of
+    # docs/paper.md).
     # Split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 = 2,250
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,
@@ -198,7 +199,8 @@ PAPER: dict[str, dict[str, Any]] = {
         d_model=128, n_layers=4, d_state=16, batch_size=32,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
     ) for task in LANGUAGE_TASKS},
-    # ours: the paper does not have these tasks, and S2 states no settings for them
+    # ours: the paper does not have these tasks; source S2 (docs/sources.md) has energy and
+    # california_housing, but states no settings
     **{task: dict(
         d_model=128, n_layers=4, d_state=64,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
@@ -207,7 +209,7 @@ PAPER: dict[str, dict[str, Any]] = {
 
 # ---------------------------------------------------------------------------------- our scale-downs
 
-# Scaled down from Appendix C: half of d_model, a quarter of d_state, fewer steps.
+# Scaled down from Appendix C: half of its d_model, a quarter of its d_state, fewer steps.
 HOURS = dict(
     d_model=64, n_layers=4, d_state=16, batch_size=32,
     lr=1e-3, steps=10_000, eval_every=500, warmup_steps=500,
@@ -242,11 +244,11 @@ LAB: dict[str, dict[str, Any]] = {
 }
 
 MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes per run, not tuned
-IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than sequences
+IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than a sequence
 TEXT = TIED | dict(lr=6e-3, d_model=64, batch_size=16, train_rows=1_200)  # half of the text
 CURVES = dict(lr=6e-3, steps=25, batch_size=32, eval_every=5, warmup_steps=5, train_rows=500)
 QUICK: dict[str, dict[str, Any]] = {
-    "*": dict(d_state=8),  # half of mamba-ssm's default, to save time: the scan is half of a step
+    "*": dict(d_state=8),  # half of mamba-ssm's default: the scan takes half of a step's time
     "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
     "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
     "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
@@ -279,11 +281,11 @@ EVENING: dict[str, dict[str, Any]] = {
     )
     for name, task in QUICK.items() if name != "*"
 } | {
-    # 400 steps of 32 rows are 26 epochs of 500 curves. With all curves the arms reach 95 to 98 %,
-    # which leaves no room for differences (Greydanus & Kobak's CNN: 94 %)
+    # 400 steps of 32 rows are 26 epochs of 500 curves. Trained on all curves, the arms reach 95 to
+    # 98 %, which leaves no room for differences (Greydanus & Kobak's CNN reaches 94 %)
     "mnist1d": QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20),
-    # curves, 500 rows, and glyphs, 1,000 rows: most arms have stopped improving after these steps;
-    # more rows leave no room for differences, or take longer (claims/PROTOCOL.md)
+    # curves has 500 training rows and glyphs 1,000: most arms have stopped improving after these
+    # steps. More rows leave no room for differences, or take longer (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(
         lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000,
@@ -318,11 +320,11 @@ DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
 }
 # Fields in which a Transformer differs from the Mamba of the same task and scale.
 #
-# S2 states no size, learning rate or number of steps. Size and number of steps are the task's; the
-# learning rates are in TRANSFORMER_LR, at which post-norm Transformers train.
+# Source S2 (docs/sources.md) states no size, learning rate or number of steps. Size and number of
+# steps are the task's. At the learning rates in TRANSFORMER_LR, post-norm Transformers train.
 TRANSFORMER = dict(
     arm="AutoNorm", positional="learned", squeeze_excite=True,  # S2, §IV.B
-    d_conv=4,  # a Transformer ignores it; one value for images and sequences
+    d_conv=4,  # a Transformer ignores d_conv; one value for images and sequences
     down_norm="None",
 )  # fmt: skip
 
@@ -339,7 +341,7 @@ TRANSFORMER_TASKS: dict[str, dict[str, Any]] = {
 
 
 def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Transformer, given the fields of the Mamba of the same task."""
+    """Return the `differences` of the Mamba of a task, changed to those of a Transformer."""
     unused = ("arm", "d_state", "down_sample")
     result = {name: value for name, value in differences.items() if name not in unused}
     result.update(TRANSFORMER, lr=TRANSFORMER_LR[scale])

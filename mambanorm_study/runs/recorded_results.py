@@ -103,7 +103,7 @@ def describe_recorded(frame: pd.DataFrame) -> str:
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
     """Write a run frame with the config of each row to `path`, completely or not at all.
 
-    A row whose run is not among `configs` keeps the entry in its column config.
+    A row whose run is not among `configs` keeps its entry in the column config.
     """
     texts = frame.run_id.map({config.run_id: config.to_json() for config in configs})
     if "config" in frame:
@@ -114,7 +114,7 @@ def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path
 
 
 def _recorded_checksums(path: Path) -> dict[str, str]:
-    """Return file name → SHA-256 from SHA256SUMS in the folder of `path`; {} without that file."""
+    """Return a map from file name to SHA-256, read from SHA256SUMS beside `path` if it exists."""
     sums_file = path.with_name("SHA256SUMS")
     lines = sums_file.read_text().splitlines() if sums_file.is_file() else []
     return {name: digest for digest, name in map(str.split, lines)}
@@ -165,7 +165,7 @@ def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Write the diagnostics that `recorded_inside` reads, completely or not at all, for a frame."""
+    """Write the diagnostics that belong to the frame at `path`, completely or not at all."""
     if not diagnostics:
         return
     flat = {
@@ -202,7 +202,7 @@ def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
 
 
 def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
-    """Return arm → `recorded_lr` for all arms that have recorded tuning runs on a task."""
+    """Return a map from each arm with recorded tuning runs on a task to its `recorded_lr`."""
     path = recorded_path(scale)
     return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
 
@@ -255,8 +255,8 @@ def grid_at_recorded_lr(
     """Return the configs of `grid`, with each recorded arm at its recorded learning rate.
 
     source: "trained" gives the configs of `grid` unchanged; None means `MAMBANORM_SOURCE`, else
-    "auto". seeds: None means the seeds on which all recorded arms among `arms` are recorded; if
-    these arms have no seed in common, the seeds of most recorded arms of the task.
+    "auto". seeds: None means the seeds that all recorded arms among `arms` have in common; if there
+    are none, the list of seeds that most recorded arms of the task have.
     keep_unrecorded: False leaves out the arms that are not recorded on a task, unless none of
     `arms` is recorded on it.
     """

@@ -1,4 +1,6 @@
-"""Computes the loss of a run with the training regimen of S2, §IV.C.3, and loads stored weights.
+"""Computes the loss of a run with a training regimen, and loads stored weights.
+
+The regimen is that of source S2 (docs/sources.md), §IV.C.3.
 
 Each part of the regimen is a field of RunConfig and off by default. The random numbers of the
 regimen depend on the seed, the step and the rows alone, so a run that continues from a checkpoint
@@ -55,7 +57,7 @@ def loss_parts(
     """Yield one part of the loss per micro-batch. The parts add up to the mean loss of the batch.
 
     teacher: None trains without a teacher. units: scale of a regression's targets; None for
-    classes. recording: returns a context manager that is open in each forward pass of `model`.
+    classes. recording: makes the context manager that is open during each forward pass of `model`.
     """
     inputs, lengths, labels = batch
     labels = labels if units is None else units.standardize(labels)
@@ -155,7 +157,7 @@ def _paste_box(
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return a batch's mean loss: `label_loss`, also of mixed labels, and the teacher's part."""
+    """Return a batch's mean loss, from the labels, mixed labels and the teacher's outputs."""
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
@@ -167,7 +169,7 @@ def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
 
 
 def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
-    """Return the mean cross-entropy for classes, (B,) or (B, L), or squared error for floats."""
+    """Return the mean squared error if the labels are floats, else the mean cross-entropy."""
     if labels.is_floating_point():
         return nn.functional.mse_loss(outputs.float(), labels)
     return nn.functional.cross_entropy(
@@ -194,7 +196,7 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
 # --------------------------------------------------------------------------------------------------
 # weights and teachers from stored runs
 
-# Config fields on which it depends what a model computes with given weights.
+# Config fields that change what a model computes with given weights.
 FUNCTION_FIELDS = (
     *("model", "arm", "norm_options", "stem_norm", "final_norm"),
     *("n_groups", "n_heads", "norm_position"),
@@ -205,8 +207,8 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
     """Load the weights of the run `config.start` into a model; do nothing if none is named.
 
     The weights of the head are loaded only if that run has the same task. Raises ValueError if the
-    run cannot be used (`source_run`), or if its model has other weights or computes something else
-    with them.
+    run cannot be used (`source_run`), if its weights do not fit into the model, or if that run's
+    model computes something else with the same weights.
     """
     if not config.start:
         return
@@ -274,5 +276,5 @@ def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tu
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:
-    """Return the slices of a batch for passes of `size` rows; size 0 gives one slice."""
+    """Return slices of at most `size` rows that divide a batch; size 0 gives one slice."""
     return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]

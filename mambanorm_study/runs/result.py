@@ -102,9 +102,10 @@ class DamagedRun(ValueError):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk. An array's file is checked against the manifest and read when accessed.
+    """A run on disk. When a property is accessed, its file is checked and read.
 
-    The access raises DamagedRun if the file was altered, OSError if this user cannot read it.
+    The check compares the file with the manifest. The access raises DamagedRun if the file was
+    altered, OSError if this user cannot read it.
     """
 
     path: Path

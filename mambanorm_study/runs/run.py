@@ -1,8 +1,9 @@
 """Trains and tests one run: from RunConfig to RunResult. The loop itself is mambanorm/loop.py.
 
 Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient,
-records the step and the first non-finite site, and is scored as chance. Validation selects the
-weights that are tested; the test split is used once.
+records the step and the first non-finite site (a tensor inside the model, the logits, a gradient or
+the loss), and is scored as chance. Validation selects the weights that are tested; the test split
+is used once.
 
 Comparisons are paired: the seed alone decides the initial weights of every shared parameter, the
 batch order and, on the small tasks, the split. Two arms with the same seed differ only in their
@@ -135,7 +136,7 @@ def _test(
 def remaining_batches(
     config: RunConfig, data: TaskData, rows_used: int, device: torch.device, state: TrainingState
 ) -> Iterator[Batch]:
-    """Yield the batches of the steps that remain, and add their positions to `state.tokens`."""
+    """Yield the batches of the remaining steps, and count their positions in `state.tokens`."""
     order = batch_order(config.seed, rows_used, config.batch_size, config.steps)
     for rows in islice(order, len(state.curve), None):
         batch = to_device(data.train.batch(rows), device)
@@ -247,7 +248,7 @@ def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int)
 
 
 def check_data(config: RunConfig, data: TaskData | Shape) -> int:
-    """Return the number of training rows that a run uses, or 0 if a Shape does not state it.
+    """Return the number of training rows that a run uses; 0 if `data`, a Shape, does not state it.
 
     Raises ValueError if the config does not fit the data.
     """

@@ -136,7 +136,10 @@ def missing_runs(
 def _read_runs(
     store: Path, run_ids: Iterable[str], skip: tuple[type[Exception], ...] = (DamagedRun,)
 ) -> dict[str, StoredRun]:
-    """Return run_id → stored run. Leave out a run, with a warning, if reading it raises `skip`."""
+    """Return a map from run_id to run. Warn about runs that cannot be read, and leave them out.
+
+    skip: the errors, besides NotRegistered, of such a run; other errors are raised.
+    """
     runs: dict[str, StoredRun] = {}
     for run_id in dict.fromkeys(run_ids):
         try:

@@ -93,7 +93,7 @@ def _train_missing(
     runs_dir: str | Path | None,
     progress: bool,
 ) -> dict[str, str]:
-    """Train the runs that are not in the store. Return run_id → error of the runs that failed."""
+    """Train the runs that are not in the store. Return a map from failed run_ids to errors."""
     # the longest runs first, so that no long run is left to train alone at the end
     todo = sorted(missing_runs(configs, runs_dir), key=grid.relative_cost, reverse=True)
     if not todo:

@@ -1,6 +1,7 @@
 """The state of a run while it trains, and the checkpoint that saves this state.
 
-runs/run.py updates both after each step. runs/weight_log.py records the weights.
+runs/run.py updates the state after each step and saves a checkpoint when one is due.
+runs/weight_log.py records the weights.
 """
 
 import hashlib
@@ -59,7 +60,7 @@ class TrainingState:
     `config.ema` is 0. w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as
     BN's running statistics, are copied from the model.
     curve: one row per step. tokens: number of positions that the blocks have processed, without
-    padding. by_loss: the best evaluation is that with the lowest loss (`BestWeights`).
+    padding. by_loss: True if the best evaluation is the one with the lowest loss (`BestWeights`).
     """
 
     def __init__(self, model: nn.Module, config: RunConfig, by_loss: bool = False):
@@ -159,7 +160,7 @@ class Checkpoint:
             self.state.load_state_dict(saved)
 
     def __call__(self, step: int) -> None:
-        """Save a checkpoint every `every_s` seconds. Warn if the file cannot be written."""
+        """Save a checkpoint at most every `every_s` seconds. Warn if the file cannot be written."""
         if self.path is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:

@@ -1,8 +1,8 @@
 """Records a model's weights during training, for Figure 10 and Appendix B.
 
-A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the weights and
-the sizes of the outputs of the last steps. σ_1 ≥ σ_2 ≥ … are the singular values of a weight
-matrix.
+A snapshot of all blocks is made at each evaluation. For each of the last steps, a ring buffer,
+`ring`, holds the weights of out_proj and the sizes of the blocks' outputs. The spectrum of a weight
+matrix is the list of its singular values σ_1 ≥ σ_2 ≥ …
 """
 
 import math
@@ -105,7 +105,7 @@ def part_norms(block: Block) -> list[float]:
 
 
 class WeightLog:
-    """Records snapshots of the weights during a run, and the last `ring_steps` steps in `ring`.
+    """Records snapshots of the weights during a run, and in `ring` the last `ring_steps` steps.
 
     The ring buffer shows the steps before a failure: for each step, the weights of out_proj after
     the step (Figure 10) and the size of the blocks' outputs in the step's forward pass (Figure 9).
@@ -119,7 +119,7 @@ class WeightLog:
 
     @contextmanager
     def recording_outputs(self) -> Iterator[None]:
-        """Record the largest ‖y‖₂ of a token in each block's output y inside the `with`.
+        """Inside the `with`, record the largest L2 norm of a token in each block's output.
 
         Only the last forward pass is kept, such as that of the last micro-batch. Padding counts as
         tokens. The norm of a token with a non-finite value counts as infinite. Does not synchronize
@@ -140,12 +140,12 @@ class WeightLog:
         )
 
     def record_step(self, step: int) -> None:
-        """Append out_proj's weights and the outputs' sizes to the ring. Drop the oldest if full."""
+        """Append out_proj's weights and the outputs' sizes; a full ring drops its oldest step."""
         weights = [block.out_proj.weight.detach().clone() for block in self.blocks]
         self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
-        """Append a snapshot: out_proj's spectra, `part_norms` and the weights of each NormVary."""
+        """Append a snapshot: out_proj's spectra, `part_norms`, each NormVary's mixture weights."""
         sigma = spectra([block.out_proj.weight for block in self.blocks])
         snapshot = {
             "step": torch.tensor(step),
@@ -175,9 +175,9 @@ class WeightLog:
         """Return everything recorded as named arrays, with T snapshots and R steps of the ring.
 
         Snapshots: step (T,), singular_values (T, layers, k), part_norms (T, layers, 4); with
-        NormVary also mixture (T, norms, 2, members). Ring: ring_step (R,), ring_singular_values
-        (R, layers, k) and ring_outputs (R, layers), the largest ‖y‖₂ of a token, where y is the
-        block's output with the residual.
+        NormVary also mixture (T, norms, 2, members), the weights of the means and those of the
+        variances. Ring: ring_step (R,), ring_singular_values (R, layers, k) and ring_outputs
+        (R, layers), the largest L2 norm of a token in the block's output with the residual.
         """
         arrays = {
             name: torch.stack([snapshot[name].cpu() for snapshot in self.snapshots]).numpy()
@@ -194,11 +194,11 @@ class WeightLog:
 def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
     """Return how far NormVary's weights moved from 1/5: one row per task and norm.
 
-    runs: (task, seed) → run with NormVary. Columns: norm, the norm's number in order of depth;
-    mean_weights and var_weights, the largest change of a weight until the last snapshot, over the
-    seeds; largest, the larger of these two; reach, the change of a weight whose logit rises by the
-    sum of the learning rates while the other logits fall by this sum, which is about the most that
-    Adam can change a logit.
+    runs: a map from (task, seed) to a run with NormVary. Columns: norm, the norm's number in order
+    of depth; mean_weights and var_weights, the largest change of a weight of the means or of the
+    variances until the last snapshot, over the seeds; largest, the larger of these two; reach, the
+    change of a weight whose logit rises by the sum of the learning rates while the other logits
+    fall by this sum. Adam can change a logit by about this sum at most.
     """
     rows = []
     for (task, _), run in runs.items():
@@ -227,8 +227,8 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
     """Return a frame with one row per selector and class: block, depth, label, w0 and sd.
 
     block: name of the norm with the selector. w0, sd: mean and standard deviation of w₀ over the
-    tokens of the class in the first `rows` rows of the split, without padding. The model is
-    evaluated in eval mode; its state is restored afterwards.
+    tokens, without padding, of the rows with this label among the first `rows` rows of the split.
+    The model is evaluated in eval mode; its state is restored afterwards.
     """
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
@@ -252,7 +252,7 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
 
 
 def spectra(weights: Sequence[Tensor]) -> np.ndarray:
-    """Return the singular values of each matrix, (layers, k); NaN fills the rows of small ones."""
+    """Return the singular values of each matrix, (layers, k); NaN pads those of small matrices."""
     rows = [singular_values(weight) for weight in weights]
     k = max(map(len, rows))
     return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])

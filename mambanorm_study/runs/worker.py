@@ -5,9 +5,9 @@
 
 The lock is held by the operating system (filelock; flock on Linux), so it ends when its process
 ends, for whatever reason. A lease file that no process has locked is free. A paused process keeps
-its lease. A machine that died may keep its lease if a network disk's server does not notice: delete
-the file to free the run. Two processes may then train the same run, as on a disk without locks. The
-run that is stored first is kept; both runs have the same result.
+its lease. A machine that died may keep its lease if a network disk's server does not notice.
+Deleting the file frees the run; two processes may then train the same run, as on a disk without
+locks. The run that is stored first is kept; both runs have the same result.
 """
 
 import errno

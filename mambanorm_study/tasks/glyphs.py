@@ -118,7 +118,7 @@ def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
 
 
 def _hidden_mask(top: Tensor, left: Tensor) -> Tensor:
-    """Return the mask (n, EDGE, EDGE) of hidden squares; `top` and `left` are shares of EDGE."""
+    """Return the mask (n, EDGE, EDGE) of hidden squares with corners at these shares of EDGE."""
     pixel = (torch.arange(EDGE) + 0.5) / EDGE
     in_rows = (pixel >= top[:, None]) & (pixel < top[:, None] + HIDDEN)
     in_columns = (pixel >= left[:, None]) & (pixel < left[:, None] + HIDDEN)

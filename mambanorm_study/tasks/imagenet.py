@@ -5,8 +5,8 @@ arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 202
 arXiv:1906.05849), because the paper that this kit repeats gives no list.
 
     data/imagenet1k/train/<wnid>/*.JPEG and val/<wnid>/*.JPEG
-    data/imagenet100/imagenet100.txt, and optionally train and val as above; otherwise the images
-    are read from data/imagenet1k
+    data/imagenet100/imagenet100.txt, and optionally train and val as above; without them the
+    images are read from data/imagenet1k
 
 Glossary: wnid = WordNet number of a class, the letter n and eight digits; edge = height and width
 of an image in pixels.

@@ -216,7 +216,7 @@ SETS: dict[str, ImageSet] = {
 
 
 def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return the images of a part, "train" or "test", as bytes or encoded, and the labels."""
+    """Return images (an array, or still encoded) and labels of a part, "train" or "test"."""
     image_set = SETS[name]
     if image_set.columns:
         source = image_set.n_classes, image_set.address, image_set.files

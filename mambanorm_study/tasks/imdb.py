@@ -46,7 +46,7 @@ HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0
 
 
 def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
-    """Return token -> id for the special tokens and the characters that occur 15 times or more.
+    """Return a map from token to id: special tokens, and characters that occur 15 times or more.
 
     The special tokens come first, then the characters, from the most to the least frequent. Equally
     frequent characters are in the order of their code points.
@@ -58,7 +58,7 @@ def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
 
 
 def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return token ids (n, L), ending with `<eos>` and padded with 0, and lengths (n,)."""
+    """Return token ids (n, L), with `<eos>` and then zeros after each row, and lengths (n,)."""
     dtype = torch.uint8 if len(ids) <= 256 else torch.int32
     rows = []
     for text in texts:

@@ -44,7 +44,7 @@ IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
 MIN_ARGS = 2
 POOL_SEED = 0
-GENERATOR_VERSION = 1  # in the cache's name: raise it when the same settings give other rows
+GENERATOR_VERSION = 1  # part of the cache file's name: raise it if settings give other rows
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ MEAN_TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_0
 
 
 def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
-    """Return n distinct expressions as {ids: value}. All machines draw the same expressions."""
+    """Return a map from ids to value of n distinct expressions, the same on all machines."""
     # random.random() is the only generator whose sequence Python guarantees across versions
     uniform = random.Random(seed).random
     values: dict[bytes, int] = {}
@@ -154,7 +154,7 @@ def read_lra(path: Path) -> list[tuple[bytes, int]]:
 
 @lru_cache(maxsize=2)
 def _pool(scale: str, folder: Path) -> Split:
-    """Return all rows of a scale as one Split. Fixed splits are in the order train, val, test."""
+    """Return all rows of a scale as one Split: train, val, test in turn if the splits are fixed."""
     settings = SETTINGS[scale]
     files = [folder / f"basic_{split}.tsv" for split in ("train", "val", "test")]
     if scale == "paper" and any(file.exists() for file in files):
@@ -171,7 +171,7 @@ def _pool(scale: str, folder: Path) -> Split:
 
 
 def _pad_rows(rows: list[tuple[bytes, int]], l_max: int) -> list[np.ndarray]:
-    """Return ids (n, L), ending with `<eos>` and padded with 0, labels (n,) and lengths (n,)."""
+    """Return ids (n, L), with `<eos>` and then zeros after each row, labels and lengths (n,)."""
     ids = [torch.tensor([*ids[: l_max - 1], EOS], dtype=torch.uint8) for ids, _ in rows]
     labels = np.array([label for _, label in rows], np.int64)
     return [pad_sequence(ids, batch_first=True).numpy(), labels, np.array([len(x) for x in ids])]

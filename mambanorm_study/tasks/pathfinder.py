@@ -40,7 +40,7 @@ EDGES = {"smoke": 16}
 
 @lru_cache(maxsize=2)
 def read_labels(root: Path) -> dict[Path, int]:
-    """Return image path -> label from all `<root>/<LRA>/metadata/<batch>.npy`.
+    """Return a map from image path to label, read from all `<root>/<LRA>/metadata/<batch>.npy`.
 
     These files are plain text in spite of their names. A line has a folder, a file name, a number,
     the label and parameters of the generator. Raises ValueError if there is no such file, or, with

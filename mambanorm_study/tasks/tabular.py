@@ -34,7 +34,7 @@ MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}  # other scales use 
 HELD_OUT = 0.2  # share of the rows for validation; test has the same share
 
 GITHUB = "https://raw.githubusercontent.com"
-# The URL of a folder, and file name -> digest, as in `fetch`
+# The URL of a folder, and a map from file name to digest: two arguments of `fetch`
 ENERGY_FILE = (
     f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
     {
