@@ -179,7 +179,7 @@ def test_a_comparison_that_the_readme_and_notebooks_print_has_the_same_numbers_o
         shown_by = [out.get("data", {}) for cell in cells for out in cell.get("outputs", ())]
         for text in (data.get("text/markdown", data.get("text/plain", "")) for data in shown_by):
             shown |= {(name, (a, b), amount) for a, b, amount in told.findall(text)}
-    assert {"README", "09_vision", "11_choosing", "12_verdicts"} <= {name for name, _, _ in shown}
+    assert {"README", "09_vision", "12_verdicts"} <= {name for name, _, _ in shown}
     assert ("NormVary→GN", "RMSN→None") in {pair for name, pair, _ in shown if name == "README"}
     amounts = {(pair, amount) for _, pair, amount in shown}
     assert len(amounts) == len({pair for pair, _ in amounts}), sorted(amounts)

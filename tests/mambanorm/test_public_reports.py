@@ -567,7 +567,7 @@ def test_masks_that_cannot_be_are_refused_by_name():
     gap[1, 1], empty[0] = 0, 0
     for mask, told in (
         (gap, "row 1 .* between valid"),
-        (empty, "row 0 .* alone"),
+        (empty, "row 0 .* has no valid position"),
         (additive, "0 .* and 1"),
         (ones[0], "must be"),
     ):

@@ -9,6 +9,7 @@ import math
 import re
 import time
 from dataclasses import replace
+from html import unescape
 from importlib import import_module
 
 import pytest
@@ -94,7 +95,7 @@ class Scaled(mn.create_norm("RMSN", 4).__class__):
     [
         (Ahead, "position 0 sees position 1"),
         (Padded, "padding"),
-        (Remembers, "from batch to batch"),
+        (Remembers, "from one batch to the next"),
     ],
 )
 def test_a_norm_that_breaks_its_declaration_is_refused_and_its_card_names_the_fault(
@@ -106,7 +107,9 @@ def test_a_norm_that_breaks_its_declaration_is_refused_and_its_card_names_the_fa
     register(cls, **declared, check=False)
     made = norm_card(cls.__name__, train=False, scale="smoke", runs_dir="nowhere")
     assert any(line.startswith("Faults: ") for line in made.all_sentences)
-    assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in made._repr_html_()
+    assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in unescape(
+        made._repr_html_()
+    )
     assert (
         "A language model cannot use this norm: position 0 sees position 1." in made.all_sentences
     ) == (cls is not Remembers)

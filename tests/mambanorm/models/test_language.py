@@ -89,7 +89,7 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
     for none, said in (
-        ("model.safetensors", "use read_checkpoint"),
+        ("model.safetensors", "call read_checkpoint"),
         ({}, "the first tensors are none"),
     ):
         with pytest.raises(ValueError, match=said):
