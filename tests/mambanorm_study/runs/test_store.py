@@ -127,7 +127,8 @@ def test_a_copy_is_not_taken_for_the_real_run_and_one_of_another_schema_not_for_
 ):
     shutil.copytree(folder, folder.with_name("copy"))
     with pytest.warns(
-        UserWarning, match="copy is damaged: its config is that of run .*: it was edited or copied, or is of an older SCHEMA"
+        UserWarning,
+        match="copy is damaged: its config is that of run .*: it was edited or copied, or is of an older SCHEMA",
     ):
         assert load_runs().run_id.tolist() == [folder.name]
     monkeypatch.setattr("mambanorm_study.config.SCHEMA", 2**20)

@@ -294,7 +294,10 @@ def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(sto
     )
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
-    assert 'put the code that the script runs under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert (
+        'put the code that the script runs under `if __name__ == "__main__":`'
+        in done.stderr.splitlines()[-1]
+    )
     assert "bootstrapping phase" not in done.stderr  # what each worker would say
 
 
