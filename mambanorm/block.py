@@ -186,7 +186,7 @@ class Block(ObservedBlock):
     # ---------------------------------------------------------------------------------------- norms
 
     def _sites(self, lengths: Tensor | None) -> At:
-        """Return the function at(site, value), see `At`, for one forward pass with `lengths`."""
+        """Return the function `at(site, value)` of one forward pass with `lengths`; see `At`."""
         norms = {"n1": self.n1, "n2": self.n2, **self.more._modules}
         observer = self.observer
 

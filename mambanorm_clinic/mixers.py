@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return the module's path, followed by ":input" if the site is in the module's input."""
+        """Return the module's path, followed by ":input" if the site is the module's input."""
         return self.module if self.side == "output" else f"{self.module}:input"
 
     @property
@@ -201,7 +201,7 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
         delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
         low, high = float(delta.min()), float(delta.max())
         fastest = float(A_log.double().exp().max())
-        # a Δ below DT_MAX is replaced by DT_MAX: with a small Δ even a sound state forgets slowly
+        # Δ counts as at least DT_MAX, because with a smaller Δ even a healthy state forgets slowly
         if fastest * max(DT_MAX, high) < NEGLIGIBLE:
             message = (
                 f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan only "

@@ -89,10 +89,10 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[
 
 
 def matching_places(model: nn.Module, site: str, pattern: str) -> list[Place]:
-    """Return the places at the inputs or outputs of all modules that match a pattern, by depth.
+    """Return the places at the inputs or outputs of all modules that match a pattern.
 
-    site: the name of the site at these places. pattern: such as "layers.*.mixer.out_proj:input". It
-    matches a module's whole path or the end of the path; `*` matches one name. After the colon
+    They are sorted by depth. site: the name of the site at these places. pattern: such as
+    "layers.*.mixer.out_proj:input". It matches a module's whole path or the end of the path; `*` matches one name. After the colon
     comes input or output; without a colon the outputs are meant. Raises ValueError if no module
     matches.
     """
@@ -172,7 +172,7 @@ class PassRecorder:
         # path, largest magnitude and site of the last finite tensor, () before the first tensor
         self._previous: tuple = ()
         self._previous_gradient: tuple = ()
-        # either a mask, or the first non-finite value: the next tensor decides
+        # infinities that are either a mask or the first fault; the next tensor decides which
         self._candidate: NonFiniteValue | None = None
         # also False while Δ is computed, because that may call the module dt_proj
         self._is_recording = False

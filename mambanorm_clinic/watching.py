@@ -344,8 +344,8 @@ class Watched:
     def check(self) -> None:
         """Raise NonFinite if the loss or a gradient of the current step is not finite.
 
-        Call this method between `backward` and the optimizer's step. If `optimizer` is not None, it
-        is called automatically.
+        Call this method between `backward` and the optimizer's step. If an optimizer was given,
+        this method is called automatically.
         """
         self.step += 1
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]

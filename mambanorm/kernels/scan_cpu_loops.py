@@ -392,10 +392,10 @@ def _add_sums(state_size, rank, channels, d0, width, cells, block_sums, sums):
 def backward(worker, workers, integers, buffers):
     """Compute the backward pass of one worker's rows of the batch.
 
-    integers: as in `forward`. buffers: as in `forward` up to strides, then grad (the gradient of
-    out) and states; results: du, ddelta, dB, dC, and sums (its rows: see `_add_sums`). `strides`
-    has four further rows: of grad, ddelta, dB and dC. The rows of ddelta, dB and dC hold distances
-    between batch rows, between groups, and between steps.
+    integers: as in `forward`. buffers: those of `forward` up to strides, then grad (the gradient of
+    out) and states, then the results du, ddelta, dB, dC and sums (for its rows see `_add_sums`).
+    `strides` has four further rows: of grad, ddelta, dB and dC. The rows of ddelta, dB and dC hold
+    distances between batch rows, between groups, and between steps.
     """
     steps, batch, length, channels, state_size, rank, softplus = integers
     blocks, strides = int_table(buffers, 9, 3), int_table(buffers, 10, 4)

@@ -1,4 +1,4 @@
-"""The base classes of the norms: checks of the input, scale γ, shift β and ε.
+"""The base classes of the norms. They check the input and hold the scale γ, the shift β and ε.
 
 - `TokenNorm`: statistics over the channels of one position (LN, RMSN, GN-token). Such a norm is
   causal, and padding changes no other position.

@@ -65,7 +65,7 @@ class StatisticsMixture(SequenceNorm):
         self.running_var = nn.Buffer(torch.ones(d))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Return the members' weights for the means and for the variances (Eq. 13)."""
+        """Return the weights of the mixture, for the means and for the variances (Eq. 13)."""
         dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # the statistics' dtype
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 

@@ -104,8 +104,11 @@ def simulate(
 
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
-    """Return the share of each word, one row for each scenario, structure, number of seeds and true
-    effect. The column `wrong` has the share of the wrong word; NaN if the effect is not in WRONG.
+    """Return how often simulated studies end with each word of the rule.
+
+    One row for each scenario, structure of the claim (STRUCTURES), number of seeds and true effect;
+    a column for each word holds its share of the studies. `wrong`: the share of studies whose word
+    is wrong for this effect; NaN if the effect is not in WRONG.
     """
     rows = []
     effects = (*WRONG, 2.0, 4.0)

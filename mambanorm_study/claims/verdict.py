@@ -34,8 +34,8 @@ class Row:
 
     smallest: the smallest effect of interest, in `unit`. paper: the comparison computed from the
     paper's numbers. seeds_to_tell: about how many new seeds it would take to reach a word other
-    than "cannot tell". corrected: the number of comparisons for which the word was corrected; 0 if
-    the correction did not change the word. beyond: True if the interval that gives the word lies
+    than "cannot tell". corrected: the number of comparisons that the correction counted, if it
+    changed the word; else 0. beyond: True if the interval that gives the word lies
     above `smallest`. fresh: see `Runs.fresh`. lrs: arm → learning rate. failed: arm → (number of
     runs that diverged, number of runs). why: why the comparison has no word.
     """

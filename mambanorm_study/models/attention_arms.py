@@ -38,7 +38,7 @@ AUTONORM: dict[str, Variant] = {
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, from which others are distilled"),
 }
 
-# Name → arm of a Transformer: AUTONORM, and AutoNorm with DyT in the form of S2, x ⊙ α
+# Name → arm of a Transformer: AUTONORM, and the same arms with the DyT of source S2, x ⊙ α
 NAMED_VARIANTS: dict[str, Variant] = {
     **AUTONORM,
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),

@@ -139,7 +139,7 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
 
 
 def check_once(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError if a value occurs twice. what: names a value in the message."""
+    """Raise ValueError if a value occurs twice. what: the noun for a value in the message."""
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{what} {value!r} is given twice")

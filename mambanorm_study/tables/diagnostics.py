@@ -277,9 +277,9 @@ def out_proj_edges(config: RunConfig) -> tuple[float, float]:
 
 
 def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
-    """Return the run frame of the recorded runs of `failure_runs`, `growth_runs` (with this norm)
-    and `failing_runs`, and a dictionary from run_id to the arrays that were recorded inside the
-    run.
+    """Return the frame of those runs of `failure_runs`, `growth_runs` (with this norm) and
+    `failing_runs` that are in the recorded results, and a map from run_id to the arrays that were
+    measured inside the run.
     """
     frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})

@@ -60,7 +60,8 @@ NORMVARY_ARMS = [
 ]
 
 # Table 2: the original, the proposals for sequences and for images, the three arms that separate
-# the effects of N1 and N2 (I7), and the proposal for sequences with uniform weights in NormVary.
+# the effects of N1 and N2 (I7 in docs/paper.md), and the proposal for sequences with uniform
+# weights in NormVary.
 VALIDATION_ARMS = [
     *(Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")),
     *arms("NormVary-fixed>SSM>GN"),
@@ -153,8 +154,8 @@ def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Return the runs of Figure 9's four arms with this norm, at the largest number of blocks and
-    the highest learning rate of `failure_runs`.
+    """Return the runs of the four arms of Figure 9 that `norm` makes, at the largest number of
+    blocks and the highest learning rate of `failure_runs`.
     """
     depth, lrs = list(FAILURES[scale].items())[-1]
     return _runs_to_failure(four_arms(norm), scale, seeds, n_layers=depth, lr=lrs[-1])
@@ -254,8 +255,9 @@ BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 def lr_grid(
     task: str, scale: str, model: str = "mamba", factors: tuple[float, ...] = LR_FACTORS
 ) -> tuple[float, ...]:
-    """Return the task's learning rate multiplied by each factor and rounded to three digits: by
-    default the learning-rate grid on which the arms of a verdict are tuned.
+    """Return the task's learning rate multiplied by each factor and rounded to three digits.
+
+    With the default factors this is the grid on which the arms of a verdict are tuned.
     """
     lr = base_config(task, scale, model=model).lr
     return tuple(float(f"{factor * lr:.3g}") for factor in factors)

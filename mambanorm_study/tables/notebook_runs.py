@@ -112,8 +112,9 @@ class NotebookRuns(Mapping):
         return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
     def first_sequence(self) -> list[str]:
-        """Return a list with the one sequence task for a notebook that trains models on a single
-        task; [] if no sequence task is requested.
+        """Return a list with the first of the study's sequence tasks, [] if it has none.
+
+        Notebooks that train models on a single task use it.
         """
         return (self.grid_tasks(small=True) or self.tasks_of(SEQUENCES, small=True))[:1]
 

@@ -196,8 +196,8 @@ def _paired_row(task: str, runs: pd.DataFrame, arms: Sequence[str], value: str) 
 
 
 def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Return the rows of `paired` for several named differences (steps), task by task. The column
-    `step` has the name of the difference.
+    """Return the rows of `paired` for several named differences, task by task. The column `step`
+    has the name of the difference.
 
     steps: name → arms (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A step is omitted on
     a task that lacks one of its arms.

@@ -87,7 +87,7 @@ def _readers(
     tests: pd.DataFrame, runs_dir: str | Path | None, rerun_models: bool
 ) -> Iterator[tuple[str, Reader]]:
     """Yield pairs (run_id, reader) for the runs that the claims use, at the scales and on the seeds
-    of `tests`. A reader computes columns of this module from the stored run.
+    of `tests`. A reader is a function that computes some of the COLUMNS from the stored run.
 
     tests: the rows of a run frame with the role "test".
     """
