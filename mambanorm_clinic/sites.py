@@ -92,9 +92,9 @@ def matching_places(model: nn.Module, site: str, pattern: str) -> list[Place]:
     """Return the places at the inputs or outputs of all modules that match a pattern.
 
     They are sorted by depth. site: the name of the site at these places. pattern: such as
-    "layers.*.mixer.out_proj:input". It matches a module's whole path or the end of the path; `*` matches one name. After the colon
-    comes input or output; without a colon the outputs are meant. Raises ValueError if no module
-    matches.
+    "layers.*.mixer.out_proj:input". It matches a module's whole path or the end of the path; `*`
+    matches one name. After the colon comes input or output; without a colon the outputs are meant.
+    Raises ValueError if no module matches.
     """
     path, _, side = pattern.partition(":")
     if side not in ("", "input", "output"):
