@@ -90,7 +90,7 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
     for none, said in (
         ("model.safetensors", "call read_checkpoint"),
-        ({}, "the first tensors are none"),
+        ({}, "the first tensors of the checkpoint are none"),
     ):
         with pytest.raises(ValueError, match=said):
             clinic.load_mamba_checkpoint(none)

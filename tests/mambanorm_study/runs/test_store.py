@@ -132,7 +132,7 @@ def test_a_copy_is_not_taken_for_the_real_run_and_one_of_another_schema_not_for_
     ):
         assert load_runs().run_id.tolist() == [folder.name]
     monkeypatch.setattr("mambanorm_study.config.SCHEMA", 2**20)
-    with pytest.warns(UserWarning, match="edited, copied, or of an older SCHEMA"):
+    with pytest.warns(UserWarning, match="edited or copied, or is of an older SCHEMA"):
         assert find_run(folder.name) is None
 
 
