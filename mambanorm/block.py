@@ -46,7 +46,7 @@ NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
 
 @dataclass
 class BlockCache:
-    """What a block keeps from one position to the next; the size is the same at every position.
+    """The state that a block carries between positions. Its size is the same at every position.
 
     conv (B, K − 1, E): the last K − 1 inputs of the convolution, zero before the first position.
     state (B, E, N): the scan's h. A call of `step` replaces both tensors and never changes them in

@@ -40,7 +40,7 @@ def _int_rows(integers):
 
 
 class Plan(NamedTuple):
-    """How one scan is divided among workers and into blocks, and the sizes of the buffers."""
+    """The division of one scan among workers and into blocks, and the sizes of the buffers."""
 
     # Number of workers; each computes some rows of the batch.
     workers: int

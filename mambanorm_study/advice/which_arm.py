@@ -1,4 +1,4 @@
-"""Which arm is best (`ranking`), and which of two arms is better (`compare`).
+"""Rank all arms (`ranking`), and compare two arms (`compare`).
 
 An arm is a choice of norms and their sites in a block, such as `RMSN>SSM>None`.
 
