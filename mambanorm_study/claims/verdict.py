@@ -137,7 +137,7 @@ class Verdict:
 
     @property
     def failures(self) -> str:
-        """The number of runs that failed, as text: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0,
+        """The failed runs as text: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0,
         38 %]`; "" if failures were not counted, and for more than four arms.
         """
         failed = self.turns_on.failed or {}
