@@ -209,13 +209,13 @@ def _write(result: RunResult, folder: Path) -> None:
 
 
 def tidy(directory: str | Path | None = None) -> None:
-    """Delete the unfinished copies and the checkpoints of runs that are stored.
+    """Delete what killed processes left of stored runs: unfinished copies, checkpoints and leases.
 
     Files of missing or damaged runs stay, because another process may be training these runs.
     """
     store = runs_dir(directory)
-    for path in [*store.glob(f"{UNFINISHED}*"), *store.glob(f"{RESUME}*")]:
-        run_id = path.name.removeprefix(UNFINISHED).removeprefix(RESUME)[:16]
+    for path in store.glob(".*-*"):
+        kind, run_id = path.name.split("-")[:2]
         with suppress(ValueError, OSError):  # the run is damaged, or this user cannot read it
-            if read_run(store / run_id) is not None:
-                shutil.rmtree(path, ignore_errors=True)
+            if f"{kind}-" in (UNFINISHED, RESUME, LEASE) and read_run(store / run_id) is not None:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -270,9 +270,10 @@ def test_what_a_kill_left_of_a_stored_run_is_removed_by_a_sweep_with_nothing_to_
     for name in (folder.name, damaged.name, "a" * 16):
         (store / f".unfinished-{name}-0123abcd").mkdir()
         (store / f".resume-{name}").mkdir()
+        (store / f".lease-{name}").touch()
     study.sweep([result.config], progress=False)
     assert {path.name.split("-")[1] for path in store.glob(".*")} == {damaged.name, "a" * 16}
-    assert len(list(store.glob(".*"))) == 4
+    assert len(list(store.glob(".*"))) == 6
     assert wrong_with(folder) == ""
 
 
