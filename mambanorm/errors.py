@@ -40,7 +40,7 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def check_word(what: str, value: object) -> None:
+def check_name(what: str, value: object) -> None:
     """Raise ValueError unless the value is a text that matches WORD; the message names `what`."""
     if not isinstance(value, str) or not re.fullmatch(WORD, value):
         raise ValueError(

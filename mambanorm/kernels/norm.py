@@ -406,7 +406,7 @@ def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     )
     weighted = norm.statistics == "total" and not isinstance(count, int)
     share = (count / count.sum()).view(-1) if weighted else constant(rows, 1 / rows)
-    return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)
+    return _Mix.apply(moments.m, moments.v, *norm.mixture_weights(), share, norm)
 
 
 @jit()

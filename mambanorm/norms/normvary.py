@@ -64,7 +64,7 @@ class StatisticsMixture(SequenceNorm):
         self.running_mean = nn.Buffer(torch.zeros(d))
         self.running_var = nn.Buffer(torch.ones(d))
 
-    def mixture(self) -> tuple[Tensor, Tensor]:
+    def mixture_weights(self) -> tuple[Tensor, Tensor]:
         """Return the weights of the mixture, for the means and for the variances (Eq. 13)."""
         dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # the statistics' dtype
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
@@ -83,7 +83,7 @@ class StatisticsMixture(SequenceNorm):
 
             mean, var = mixed_statistics(self, moments)
         else:
-            mean, var = mix(*self.mixture(), *self.member_statistics(moments))
+            mean, var = mix(*self.mixture_weights(), *self.member_statistics(moments))
         return moments.x, mean, var
 
     def member_statistics(self, moments: Moments) -> MemberStatistics:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from mambanorm.checks import check_flag
-from mambanorm.errors import NotRegistered, check_word, shown, unknown
+from mambanorm.errors import NotRegistered, check_name, shown, unknown
 from mambanorm.norms.base import check_values
 from mambanorm.norms.behaviour import CHANNELS, contradiction, measure
 
@@ -106,7 +106,7 @@ def register_norm(
     Also raises ValueError if the name is registered already or cannot be written in an arm, and if
     `causal` is not a bool.
     """
-    check_word("a norm's name", name)
+    check_name("a norm's name", name)
     check_flag(f"causal of norm {name!r}", causal)
 
     def register(factory: AnyFactory) -> AnyFactory:

@@ -51,7 +51,7 @@ def memory() -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def shortcut_error(sizes: Sequence[float]) -> pd.DataFrame:
+def discretization_error(sizes: Sequence[float]) -> pd.DataFrame:
     """Return the relative error of Mamba's factor Δ·b of the input, one row per size.
 
     Columns: size (Δ·|a|) and excess (Mamba's factor divided by the factor of the zero-order hold,

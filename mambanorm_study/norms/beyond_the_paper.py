@@ -141,7 +141,7 @@ class NormVaryToken(Norm):
         self.mean_logits = nn.Parameter(torch.zeros(3))
         self.var_logits = nn.Parameter(torch.zeros(3))
 
-    def mixture(self) -> tuple[Tensor, Tensor]:
+    def mixture_weights(self) -> tuple[Tensor, Tensor]:
         """Return the mixture weights of the means (3,) and of the variances (3,), in the order of
         `members`.
         """
@@ -154,7 +154,7 @@ class NormVaryToken(Norm):
         ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
         means = [gn_mean, ln_mean, None]
         variances = [gn_var, ln_var, ln_var + ln_mean.square()]
-        mean, var = mix(*self.mixture(), means, variances)
+        mean, var = mix(*self.mixture_weights(), means, variances)
         return self.apply_affine(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
 
 

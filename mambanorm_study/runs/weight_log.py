@@ -153,7 +153,7 @@ class WeightLog:
             "part_norms": torch.tensor(list(map(part_norms, self.blocks)), dtype=torch.float64),
         }
         mixtures = [
-            torch.stack(norm.mixture()).detach().cpu()
+            torch.stack(norm.mixture_weights()).detach().cpu()
             for block in self.blocks
             for norm in (block.n1, block.n2)
             if isinstance(norm, NormVary)

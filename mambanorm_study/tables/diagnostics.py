@@ -276,7 +276,7 @@ def out_proj_edges(config: RunConfig) -> tuple[float, float]:
 # the recorded runs for §4.6 of the paper
 
 
-def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
+def recorded_diagnostics(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
     """Return the frame of those runs of `failure_runs`, `growth_runs` (with this norm) and
     `failing_runs` that are in the recorded results, and a map from run_id to the arrays that were
     measured inside the run.

@@ -79,7 +79,7 @@ class NotebookRuns(Mapping):
         return self[name]
 
     @property
-    def small_scale(self) -> str:
+    def small_run_scale(self) -> str:
         """The scale of runs that are never read from recorded results: quick if STUDY_SCALE is
         requested, else the requested scale.
         """
@@ -111,7 +111,7 @@ class NotebookRuns(Mapping):
         sequences = self.tasks_of(SEQUENCES, small=small)
         return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
-    def first_sequence(self) -> list[str]:
+    def first_sequence_task(self) -> list[str]:
         """Return a list with the first of the study's sequence tasks, [] if it has none.
 
         Notebooks that train models on a single task use it.
@@ -133,7 +133,7 @@ class NotebookRuns(Mapping):
 def _start_here_runs(study: NotebookRuns) -> list[RunConfig]:
     tasks = study.tasks_of(["values"], small=True)[:1]
     two_arms = [Arm("RMSN", "None"), Arm("RMSN", "GN")]
-    return grid(two_arms, tasks, scale=study.small_scale, seeds=1)
+    return grid(two_arms, tasks, scale=study.small_run_scale, seeds=1)
 
 
 def _normvary_runs(study: NotebookRuns) -> list[RunConfig]:
@@ -157,14 +157,14 @@ def _autonorm_runs(study: NotebookRuns) -> list[RunConfig]:
     if not tasks:  # the runs of Mamba alone do not answer the notebook's question
         return []
     seeds = AUTONORM_SEEDS[study.scale] if study.seeds is None else study.seeds
-    scale = study.small_scale
-    crossing = grid(CROSSING_ARMS, study.first_sequence(), scale=scale, seeds=seeds)
+    scale = study.small_run_scale
+    crossing = grid(CROSSING_ARMS, study.first_sequence_task(), scale=scale, seeds=seeds)
     return autonorm_runs(tasks, scale, seeds) + crossing
 
 
 def _beyond_runs(study: NotebookRuns) -> list[RunConfig]:
     if study.scale != STUDY_SCALE:
-        return site_runs(study.scale, study.first_sequence(), study.seeds)
+        return site_runs(study.scale, study.first_sequence_task(), study.seeds)
     tasks = study.grid_tasks()[:1]
     return study.runs(GATED_ARMS, [*tasks, *TEXTS] if tasks else [])
 
@@ -210,7 +210,7 @@ NOTEBOOKS = {
     "07_diagnostics": Notebook(
         "why does it work?",
         SEQUENCES,
-        lambda study: grid(four_arms("BN"), scale=study.small_scale, seeds=1),
+        lambda study: grid(four_arms("BN"), scale=study.small_run_scale, seeds=1),
     ),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",

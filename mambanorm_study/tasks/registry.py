@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mambanorm.errors import NotRegistered, check_word, shown, unknown
+from mambanorm.errors import NotRegistered, check_name, shown, unknown
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_scale
 from mambanorm_study.basics.torch_defaults import plain_torch
@@ -87,7 +87,7 @@ class Task:
     shape: Callable[[str], Shape] | None = None
 
     def __post_init__(self) -> None:
-        check_word("a task's name", self.name)
+        check_name("a task's name", self.name)
         if self.kind not in KINDS:
             raise unknown("kind of task", self.kind, KINDS)
 

@@ -198,7 +198,7 @@ def test_zero_order_hold_is_the_differential_equation_and_mambas_gain_its_first_
     np.testing.assert_allclose(state_space.run(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7)
     decay, gain = state_space.coefficients(delta, a, b)
     assert (decay, gain) == (pytest.approx(np.exp(delta * a)), pytest.approx(delta * b))
-    tiny = state_space.shortcut_error([1e-4, 1.0]).excess
+    tiny = state_space.discretization_error([1e-4, 1.0]).excess
     assert tiny[0] == pytest.approx(5e-5, rel=1e-3)
     assert tiny[1] == pytest.approx(1 / (1 - np.exp(-1)) - 1)
 
