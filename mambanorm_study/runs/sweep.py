@@ -13,8 +13,9 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -23,9 +24,10 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_source
-from mambanorm_study.basics.text import plural
+from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import cluster, grid, recorded_results, result
+from mambanorm_study.runs.pace import Pace
 from mambanorm_study.runs.store import COLUMNS, check_store, load_runs, missing_runs, tidy
 from mambanorm_study.runs.worker import Outcome, run_one
 from mambanorm_study.tasks import check_task
@@ -43,11 +45,17 @@ def sweep(
     runs_dir: str | Path | None = None,
     progress: bool = True,
     source: str | None = "trained",
+    expected: Mapping[str, float] | None = None,
+    seconds: float | None = None,
 ) -> pd.DataFrame:
     """Train the runs that are not in the store. Return the run frame of the configs in their order.
 
     source: "trained" trains all runs; "recorded" only reads recorded results; "auto" reads the runs
     that are recorded and trains the other runs; None means `MAMBANORM_SOURCE`, else "auto".
+
+    expected: run_id → seconds that a run is expected to take, for the progress bar and `seconds`.
+    seconds: train in the order of `configs`, and leave out every run that is not expected to end
+    within so many seconds from now; the run frame has no rows for the runs that were left out.
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
     and the reason in the column `error`. It is not stored, so the next sweep trains it again.
@@ -78,37 +86,44 @@ def sweep(
         frames.append(recorded_results.recorded_runs(to_read))
         print(recorded_results.describe_recorded(frames[0]))
     if to_train:
-        errors = _train_missing(to_train, client, scheduler, workers, runs_dir, progress)
+        pace = Pace(to_train, expected, seconds)
+        engine = (client, scheduler, workers)
+        errors, left_out = _train_missing(to_train, engine, runs_dir, pace, progress)
         tidy(runs_dir)
-        frames.append(_frame_with_failures(to_train, errors, runs_dir))
+        tried = [config for config in to_train if config.run_id not in left_out]
+        frames.append(_frame_with_failures(tried, errors, runs_dir))
     frame = pd.concat(frames).set_index("run_id", drop=False)
-    return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
+    ids = [config.run_id for config in configs if config.run_id in frame.index]
+    return frame.loc[ids].reset_index(drop=True)
 
 
 def _train_missing(
     configs: list[RunConfig],
-    client: Client | None,
-    scheduler: str | None,
-    workers: int | str,
+    engine: tuple[Client | None, str | None, int | str],
     runs_dir: str | Path | None,
+    pace: Pace,
     progress: bool,
-) -> dict[str, str]:
-    """Train the runs that are not in the store. Return a map from failed run_ids to errors."""
-    # the longest runs first, so that no long run is left to train alone at the end
-    todo = sorted(missing_runs(configs, runs_dir), key=grid.relative_cost, reverse=True)
+) -> tuple[dict[str, str], set[str]]:
+    """Train the runs that are not in the store, as far as `pace` admits them.
+
+    Return a map from failed run_ids to errors, and the run_ids that were left out. engine: client,
+    scheduler and workers, see `sweep`.
+    """
+    todo = missing_runs(configs, runs_dir)
+    if pace.limit is None:
+        # the longest runs first, so that no long run is left to train alone at the end
+        todo = sorted(todo, key=pace.seconds, reverse=True)
     if not todo:
-        return {}
+        return {}, set()
     store = check_store(runs_dir)
     errors: dict[str, str] = {}
-    options = {
-        "total": sum(map(grid.relative_cost, todo)),
-        "desc": "training",
-        "bar_format": "{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
-        "smoothing": 0,
-        "disable": not progress,
-    }
-    with cluster.open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
-        for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
+    left = {config.run_id: config for config in todo}
+    bar_format = "{desc} |{bar}| {elapsed}{postfix}"
+    with (
+        cluster.open_client(*engine, todo) as opened,
+        tqdm(total=len(todo), desc="training", bar_format=bar_format, disable=not progress) as bar,
+    ):
+        for config, outcome in _run_waves(todo, opened, store, pace):
             if outcome.disk_full:
                 raise OSError(
                     errno.ENOSPC,
@@ -117,9 +132,14 @@ def _train_missing(
                 )
             if outcome.error:
                 errors[config.run_id] = outcome.error
-            bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
-            bar.update(grid.relative_cost(config))
-    return errors
+            pace.ended(config, outcome.seconds)
+            del left[config.run_id]
+            # an estimate before the first run has ended would be that of another machine
+            workers = 1 if opened is None else sum(opened.nthreads().values())
+            seconds = pace.seconds_left(left.values(), workers)
+            bar.set_postfix_str(f"{spell(seconds)} left, {len(todo) - len(left)}/{len(todo)} runs")
+            bar.update()
+    return errors, set(left)
 
 
 def _frame_with_failures(
@@ -150,9 +170,11 @@ def _frame_with_failures(
 
 
 def _run_waves(
-    todo: list[RunConfig], client: Client | None, store: Path
+    todo: list[RunConfig], client: Client | None, store: Path, pace: Pace
 ) -> Iterator[tuple[RunConfig, Outcome]]:
     """Train the runs in waves. Yield each config and its outcome when its run has ended.
+
+    Runs that `pace` does not admit are left out.
 
     A run whose `teacher` or `start` is in `todo` is trained in a wave after that run. In each wave,
     the runs that other processes train come last.
@@ -162,7 +184,7 @@ def _run_waves(
         wave = [config for config in todo if not ids & {config.teacher, config.start}]
         todo = [config for config in todo if ids & {config.teacher, config.start}]
         held_configs, stored_configs = [], []
-        for config, outcome in _run_all(wave, client, store, wait=False):
+        for config, outcome in _run_all(wave, client, store, pace):
             if outcome.held:
                 held_configs.append(config)
             else:
@@ -174,7 +196,7 @@ def _run_waves(
                 f"waiting for {plural(len(held_configs), 'run')} that other processes train",
                 file=sys.stderr,
             )
-            yield from _run_all(held_configs, client, store, wait=True)
+            yield from _run_all(held_configs, client, store, pace, wait=True)
         deadline = time.monotonic() + NETWORK_DISK_DELAY_S
         while (
             client is not None
@@ -185,7 +207,7 @@ def _run_waves(
 
 
 def _run_all(
-    todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
+    todo: list[RunConfig], client: Client | None, store: Path, pace: Pace, *, wait: bool = False
 ) -> Iterator[tuple[RunConfig, Outcome]]:
     """Train the runs in this process or on Dask's workers. Yield each config and its outcome.
 
@@ -193,22 +215,32 @@ def _run_all(
     to three times (`allowed-failures`). Raises ConnectionError if the scheduler is lost.
     """
     imports = load_imports()
+    admitted = filter(pace.admits, todo)  # each run is judged when it could start
     if client is None:
-        for config in todo:
+        for config in admitted:
             yield config, run_one(config.to_json(), str(store), imports, wait)
         return
+    configs, futures = {}, as_completed(loop=client.loop)
+
+    def submit(config: RunConfig) -> None:
+        key = f"run-{uuid.uuid4().hex}"  # unique: another sweep may send the same run
+        future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
+        configs[future] = config
+        futures.add(future)
+
     try:
         if client.status != "running":
             raise CancelledError
-        futures = {}
-        for config in todo:
-            key = f"run-{uuid.uuid4().hex}"  # unique: another sweep may send the same run
-            future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
-            futures[future] = config
-        for future in as_completed(futures):
+        # without a limit all runs are sent at once, so that workers that join later find runs
+        n_first = None if pace.limit is None else max(1, sum(client.nthreads().values()))
+        for config in islice(admitted, n_first):
+            submit(config)
+        for future in futures:
             has_failed = future.status == "error"  # such as KilledWorker
             outcome = Outcome(str(future.exception())) if has_failed else future.result()
-            yield futures[future], outcome
+            yield configs[future], outcome
+            for config in islice(admitted, 1):
+                submit(config)
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(
             f"the Dask scheduler at {client.scheduler.address} is gone: start scheduler and "

@@ -13,6 +13,7 @@ locks. The run that is stored first is kept; both runs have the same result.
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,11 +36,13 @@ class Outcome(NamedTuple):
     """Outcome of one run: stored, failed (see `error`), or held by another process.
 
     held: another process trains the run. disk_full: the run failed because the disk is full.
+    seconds: how long the training took; 0 if the run failed, was stored already or is held.
     """
 
     error: str = ""
     held: bool = False
     disk_full: bool = False
+    seconds: float = 0.0
 
 
 def run_one(
@@ -52,7 +55,7 @@ def run_one(
     """
     try:
         load_imports(imports)
-        train_and_store(RunConfig.from_json(config_json), Path(directory), wait=wait)
+        seconds = train_and_store(RunConfig.from_json(config_json), Path(directory), wait=wait)
     except Timeout:
         return Outcome(held=True)
     except Exception as error:  # the other runs of the sweep go on
@@ -60,22 +63,25 @@ def run_one(
             traceback.print_exc(file=sys.stderr)
         one_line = " ".join(f"{type(error).__name__}: {error}".split())
         return Outcome(one_line, disk_full=getattr(error, "errno", None) in DISK_FULL_ERRORS)
-    return Outcome()
+    return Outcome(seconds=seconds)
 
 
-def train_and_store(config: RunConfig, store: Path, *, wait: bool = True, **options: Any) -> None:
+def train_and_store(config: RunConfig, store: Path, *, wait: bool = True, **options: Any) -> float:
     """Train a run and store it, unless it is stored already. options: further options of `train`.
 
-    Raises Timeout if another process trains the run and `wait` is False.
+    Return the seconds that this took from the start of the training; 0 if the run is stored
+    already. Raises Timeout if another process trains the run and `wait` is False.
     """
     if not store.is_dir():
         raise FileNotFoundError(
             f"this worker sees no folder {store}, and every worker must see the run store"
         )
     with lease(config.run_id, store, wait):
-        if find_run(config, store) is None:
-            folder = resume_dir(config, store)
-            save_run(train(config, checkpoint_dir=folder, runs_dir=store, **options), store)
+        if find_run(config, store) is not None:
+            return 0.0
+        start, folder = time.monotonic(), resume_dir(config, store)
+        save_run(train(config, checkpoint_dir=folder, runs_dir=store, **options), store)
+        return time.monotonic() - start
 
 
 @contextmanager

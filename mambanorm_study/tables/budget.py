@@ -1,0 +1,104 @@
+"""Which fresh runs a study has time for: this machine's speed, measured before the training.
+
+The speed on a task is the recorded time of one run divided by the time that this run is expected to
+take here, after some of its training steps were timed (the probe). 1 is the speed of the machine
+that recorded the results. The probes are kept in the run store.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from mambanorm_study.basics.atomic import write_text
+from mambanorm_study.basics.text import digits, plural, spell
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import machine, recorded_results
+from mambanorm_study.runs.pace import default_seconds
+from mambanorm_study.runs.store import check_store
+from mambanorm_study.tables.plan import training_seconds
+
+# Minutes of training in a study if none are given.
+DEFAULT_MINUTES = 4.0
+
+# The name of the file in a store that holds the probes: machine → task → speed.
+SPEED_FILE = ".speeds.json"
+
+# Runs with equal values of these fields take about the same time.
+SIZE = ["scale", "task", "arm", "n_layers", "d_model"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Expected times of the fresh runs, and the time in which as many of them as fit are trained.
+
+    seconds: run_id → expected seconds of the run on this machine, in the order of training. limit:
+    seconds of the training; None means no limit.
+    """
+
+    speed: float
+    seconds: Mapping[str, float]
+    workers: int
+    limit: float | None
+
+    def sentence(self) -> str:
+        """Return how fast this machine is, how many runs fit, and which option trains the rest."""
+        ends = [total / self.workers for total in accumulate(self.seconds.values())]
+        limit = math.inf if self.limit is None else self.limit
+        n_fit = sum(end <= limit for end in ends)
+        speed = f"This machine trains at {digits(self.speed)} × the recorded speed"
+        if n_fit == len(ends):
+            return f"{speed}: {plural(n_fit, 'fresh run')} in about {spell(ends[-1])}"
+        return (
+            f"{speed}: about {n_fit} of {plural(len(ends), 'fresh run')} fit in {spell(limit)} "
+            f"(--minutes {math.ceil(ends[-1] / 60)} or --fresh all trains the rest, "
+            f"about {spell(ends[-1] - limit)} more)"
+        )
+
+
+def plan_budget(
+    configs: list[RunConfig], minutes: float | None, workers: int, runs_dir: str | Path | None
+) -> Budget:
+    """Return the budget of these runs, which are trained in this order. Time the probes if the
+    store has none of this machine.
+    """
+    recorded = recorded_seconds(configs)
+    speeds = _speeds({config.task: config for config in configs}, recorded, runs_dir)
+    seconds = {c.run_id: recorded[c.run_id] / speeds[c.task] for c in configs}
+    speed = sum(recorded.values()) / sum(seconds.values())
+    return Budget(speed, seconds, max(1, workers), None if minutes is None else 60 * minutes)
+
+
+def recorded_seconds(configs: Iterable[RunConfig]) -> dict[str, float]:
+    """Return run_id → median time of the recorded runs of the same size on the same task; where
+    none is recorded, a time in proportion to the run's `relative_cost`.
+    """
+    configs = list(configs)
+    known: dict[tuple, float] = {}
+    for scale in {config.scale for config in configs}:
+        if recorded_results.recorded_path(scale).is_file():
+            frame = recorded_results.recorded(scale)
+            known |= frame[frame.status == "ok"].groupby(SIZE).wall_s.median().to_dict()
+    sizes = {c.run_id: tuple(getattr(c, name) for name in SIZE) for c in configs}
+    return {c.run_id: known.get(sizes[c.run_id]) or default_seconds(c) for c in configs}
+
+
+def _speeds(
+    probes: Mapping[str, RunConfig], recorded: Mapping[str, float], runs_dir: str | Path | None
+) -> dict[str, float]:
+    """Return task → speed of this machine on it. probes: task → run whose steps are timed.
+
+    Speeds that are not in the store are measured and stored.
+    """
+    path, known = check_store(runs_dir) / SPEED_FILE, {}
+    with suppress(OSError, ValueError):  # no file, or a damaged one: it is written anew
+        known = json.loads(path.read_text("utf-8"))
+    speeds = known.setdefault(machine.machine(), {})
+    for task, config in probes.items():
+        if task not in speeds:
+            speeds[task] = recorded[config.run_id] / training_seconds([config])
+    write_text(path, json.dumps(known, indent=2))
+    return speeds
