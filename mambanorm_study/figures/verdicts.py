@@ -39,7 +39,8 @@ UNIT_NAMES = {
 
 
 class Row(NamedTuple):
-    """One row of a figure: its name, a comparison of arms, and on the right its word and a note.
+    """One row of a figure: on the left its name, in the middle a comparison of arms, on the right
+    the word of the comparison (its outcome, such as "supported") and a note.
 
     comparison: a `claims.verdict.Row`.
     """
@@ -53,7 +54,8 @@ class Row(NamedTuple):
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> StudyFigure:
-    """Return the deciding comparison and its interval, one row per claim and task.
+    """Return a figure of the comparison that decides each verdict, with its interval: one row per
+    claim and task.
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
@@ -112,9 +114,10 @@ def _meanings(words: Iterable[str]) -> list[str]:
 
 
 def _mark_captions(verdicts_with_paper: Sequence) -> tuple[str, str]:
-    """Return the captions of the grey ticks and of the hollow diamonds.
+    """Return the parts of the caption that explain the grey ticks and the hollow diamonds.
 
-    The second caption is "" if no verdict has a number of the paper.
+    The second part is "" if `verdicts_with_paper`, the verdicts with a number of the paper, is
+    empty.
     """
     tasks = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in verdicts_with_paper))
     diamond = f"hollow diamond: the paper's own number, on {tasks}" if tasks else ""
@@ -141,10 +144,11 @@ def _draw_rows(ax: Axes, rows: Sequence[Row]) -> None:
 
 
 def _cut_axis(ax: Axes, rows: Sequence[Row]) -> bool:
-    """Cut the x axis at 2.5 times the median reach of its rows if one row reaches much further.
+    """Cut the x axis at a limit, 2.5 times the median reach of the rows, if the reach of a row is
+    more than 1.5 times this limit. Return True if the axis was cut.
 
-    The reach of a row is the largest magnitude of its effect, interval and paper's number. Return
-    True if the axis was cut.
+    The reach of a row is the largest magnitude of its effect, interval and paper's number. The axis
+    of fewer than three rows is never cut.
     """
     run = [(y, row.word, row.comparison) for y, row in enumerate(rows) if row.comparison.n]
     reach = [np.nanmax(np.abs([c.effect, c.low, c.high, c.paper])) for _, _, c in run]
@@ -166,7 +170,7 @@ def _draw_comparison(ax: Axes, y: float, row, colour: str) -> None:
     paper's number.
     """
     ax.plot([row.smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
-    seeds = () if row.unit == "% of runs" else row.per_seed  # one run has no percentage of runs
+    seeds = () if row.unit == "% of runs" else row.per_seed  # a single run has no percentage
     draw_estimate(ax, y, row.effect, row.low, row.high, colour, seeds)
     if np.isfinite(row.paper):
         ax.plot(
@@ -204,7 +208,8 @@ def draw_estimate(
 
 @styled
 def fig_claim(verdict) -> StudyFigure:
-    """Return every comparison of one claim: mean, 95 % interval, seeds and the paper's number.
+    """Return a figure of every comparison of one claim: mean, 95 % interval, seeds and the paper's
+    number.
 
     Comparisons in different units, as in the claim on growth (H10), have one panel per unit. Raises
     ValueError for a claim that was not run.
@@ -238,7 +243,8 @@ def fig_claim(verdict) -> StudyFigure:
 
 @styled
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
-    """Return the deciding comparison's effect over training steps, one panel per claim and task.
+    """Return a figure of the deciding comparison's effect over the number of training steps, one
+    panel per claim and task.
 
     table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without
     rows.

@@ -196,7 +196,7 @@ MOVED = pd.DataFrame(dict(task="digits", norm=[1, 2], largest=[0.05, 0.08], reac
 
 
 def learning_answer(runs, moved=MOVED):
-    return answers.learned_norm(
+    return answers.answer_on_normvary(
         runs, run_tables.paired_steps(runs, STEPS), moved=moved, printed=2.37
     )
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm_study import answers, claims
-from mambanorm_study.answers.vision import by_n2, site_counts
+from mambanorm_study.answers.vision import accuracy_by_n2, site_counts
 from mambanorm_study.cli.printing import print_arms
 from mambanorm_study.figures.colours import arm_styles
 from mambanorm_study.runs.grid import base_config
@@ -77,7 +77,7 @@ OF_PAIRS = {
         runs, procedure.ways_to_choose(runs, chosen(runs))
     ),
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
-    "the N2 on images": by_n2,
+    "the N2 on images": accuracy_by_n2,
     "how often after is ahead": site_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
     "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.INTERACTION),

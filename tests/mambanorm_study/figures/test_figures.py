@@ -293,7 +293,7 @@ def test_fresh_runs_are_diamonds_and_the_caption_names_their_seed(frame):
     fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(
         seed=12_345, test_accuracy=0.77
     )
-    for name in ("headline", "type", "position", "single_vs_best", "validation"):
+    for name in ("headline", "type", "position", "single_vs_best", "proposal"):
         draw = getattr(figures, f"fig_{name}")
         without = draw(frame, fresh=fresh.iloc[:0] if name == "type" else None)
         assert fresh_values(without) == []
@@ -368,7 +368,7 @@ def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interv
             for arm in "ab"
         ]
     )
-    (ax,) = figures.fig_over(
+    (ax,) = figures.fig_lines(
         runs.assign(chance=10.0), "lr", "arm", "Rates", band="95 % t-intervals"
     ).axes
     assert ax.get_xscale() == "log"
@@ -379,7 +379,7 @@ def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interv
     assert [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in ax.collections] == pytest.approx(
         [high - low] * 2
     )
-    caption = figures.fig_over(
+    caption = figures.fig_lines(
         runs[runs.seed == 0], "lr", "arm", "Rates", band="95 % t-intervals"
     ).get_supxlabel()
     assert "single runs" in caption

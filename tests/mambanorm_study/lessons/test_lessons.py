@@ -223,12 +223,12 @@ def two_runs(before, after):
 
 
 def test_the_first_answers_say_what_the_two_runs_reached():
-    said = answers.start_here(two_runs(0.565, 0.7))
+    said = answers.answer_on_first_runs(two_runs(0.565, 0.7))
     assert (
         "The original Mamba reaches 56.5 %, and with a norm after the SSM 70.0 %: +13.5 points. "
         "Chance is 10.0 %. A run takes 5 s on 1 thread(s)." in said
     )
-    assert "with a norm after the SSM 30.0 %: −5.0 points" in answers.start_here(
+    assert "with a norm after the SSM 30.0 %: −5.0 points" in answers.answer_on_first_runs(
         two_runs(0.35, 0.3)
     )
 
@@ -237,11 +237,11 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     ratio = dict.fromkeys(mn.NORMS, 50.0) | {"RMSN": 0.8, "LN": 1.0, "GN-token": 1.5}
     ratio |= dict.fromkeys(("BN", "IN", "GN", "LN-DL", "RMSN-DL"), 2.0) | {"None": 0.1}
     table = pd.DataFrame({"norm": list(ratio), "ratio": list(ratio.values())}).sort_values("ratio")
-    said = answers.costs(table)
+    said = answers.costs_text(table)
     assert "The cheapest norm is RMSN. By the median RMSN is 20 % faster than LN" in said
     assert "take 2.0 times LN's time, norms per token (RMSN, LN, GN-token) 1.0 times" in said
     gain = table.assign(ratio=table.ratio.mask(table.norm == "Scale", 0.2)).sort_values("ratio")
-    assert "RMSN was the cheapest and" in answers.normalization(gain)  # a gain is no norm
+    assert "RMSN was the cheapest and" in answers.answer_on_norms(gain)  # a gain is no norm
 
 
 def test_a_solution_is_folded_in_the_report_and_nothing_else_is(tmp_path):

@@ -35,7 +35,7 @@ def test_a_fresh_run_that_is_far_worse_lies_below_and_is_named():
     (recorded, fresh), *_ = studies(np.random.default_rng(1), 1, 12, shift=-0.2)
     table = replication.replication(recorded, fresh)
     assert table.lies.tolist() == ["below"]
-    said = answers.replicated(table)
+    said = answers.replication_text(table)
     assert "0 of 1" in said
     assert "Outside: LN→LN on made_up" in said
 
@@ -48,7 +48,7 @@ def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
     )
     table = replication.replication(recorded, ended)
     assert table.lies.tolist() == ["diverged", "untold", "failed"]
-    said = answers.replicated(table)
+    said = answers.replication_text(table)
     assert "Diverged, and counted apart: LN→LN on made_up" in said
     assert "Too few recorded runs" in said
     spoilt = recorded.assign(status=["diverged", *["ok"] * 7])
