@@ -143,7 +143,7 @@ class LanguageModel(nn.Module):
         return self._logits(x[:, -1:])[:, 0], cache
 
     def new_cache(self, rows: int) -> list[BlockCache]:
-        """Return a cache of zeros for `rows` rows: one BlockCache per block."""
+        """Return a cache of zeros for `rows` rows: a list of one BlockCache per block."""
         return [block.new_cache(rows) for block in self.blocks]
 
     @torch.no_grad()
