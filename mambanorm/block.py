@@ -54,8 +54,8 @@ class BlockCache:
     conv (B, K − 1, E): the last K − 1 inputs of the convolution, zero before the first position.
     state (B, E, N): the scan's state h, zero before the first position.
 
-    A call of `step` replaces both tensors and never changes them in place, so a shallow copy of the
-    cache is enough to continue a prompt in two ways.
+    A call of `step` replaces both tensors and never changes them in place. So, to continue a prompt
+    in two ways, a shallow copy of the cache is enough for the second way.
     """
 
     conv: Tensor
@@ -398,7 +398,7 @@ def init_dt(weight: Tensor, bias: Tensor) -> None:
 
 
 def init_dt_bias(bias: Tensor) -> None:
-    """Initialize Δ's bias of any shape in place: softplus(bias) is log-uniform in DT_MIN…DT_MAX."""
+    """Initialize Δ's bias (any shape) in place: softplus(bias) is log-uniform in DT_MIN…DT_MAX."""
     low, high = math.log(DT_MIN), math.log(DT_MAX)
     dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
     with torch.no_grad():

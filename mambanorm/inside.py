@@ -106,9 +106,9 @@ class Recorder:
 def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> Iterator[Recorder]:
     """Record the values at the given sites of every block, while the `with` block is open.
 
-    `sites` is one site, several sites, or None for all sites. The model must contain blocks of this
-    kit, as all models of this kit do. Raises ValueError for a model without such blocks, and for a
-    site that none of the model's blocks has.
+    Yields the Recorder that collects the values. `sites` is one site, several sites, or None for
+    all sites. The model must contain blocks of this kit, as all models of this kit do. Raises
+    ValueError for a model without such blocks, and for a site that none of the model's blocks has.
     """
     blocks = blocks_of(model)
     if not blocks:
@@ -129,7 +129,7 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> 
 
 
 def describe(value: Tensor) -> dict[str, float]:
-    """Return statistics of a tensor's finite values, computed in float64.
+    """Return a dict of statistics of a tensor's finite values, computed in float64.
 
     The keys are rms; max_abs; p999, the 99.9 % quantile of the magnitude; kurtosis, which is 3 for
     a normal distribution; and nonfinite, the fraction of the tensor's values that are not finite.

@@ -123,7 +123,7 @@ class Classifier(nn.Module):
         """Make the stem. `inputs` maps vocab_size, in_features, … to a size or None.
 
         Raises ValueError unless exactly one of these sizes is given, and for a size that is not
-        positive. `sizes` are further sizes to check.
+        positive. `sizes` are other sizes to check.
         """
         given = {kind: size for kind, size in inputs.items() if size is not None}
         if len(given) != 1:

@@ -164,7 +164,7 @@ def _dependent_axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[
 
 
 def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
-    """Return (row, position) of a valid output that changes if the padding does, or None."""
+    """Return (row, position) of a valid output that changes if the padding changes, or None."""
     valid = torch.arange(POSITIONS) < LENGTHS[:, None]
     shifted = torch.where(valid[..., None], x, 50.0 + x)
     changed = (_output(norm, x, LENGTHS) - _output(norm, shifted, LENGTHS)).abs() > CHANGED

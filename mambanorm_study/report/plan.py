@@ -47,8 +47,9 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. Raise ValueError for an unknown scale, task or notebook.
 
-    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: whether a
-    new seed is drawn at random and stored if the run store has none for this machine yet.
+    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: True
+    means that a new seed is drawn at random and stored, if the run store has none for this machine
+    yet.
     """
     scale = study_scale(scale)
     if tasks is not None:
