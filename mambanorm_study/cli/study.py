@@ -66,9 +66,9 @@ def study(options: argparse.Namespace) -> int:
     )
     if options.out:
         writable_folder(options.out, "the report")
-    if not may_train(plan.configs_trained_here, options):
+    if not may_train(plan.configs_to_train, options):
         names = ", ".join(path.stem for path in plan.paths)
-        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
+        n_read = len(set(plan.configs) - set(plan.configs_to_train))
         print(f"{plural(n_read, 'recorded run')} would be read")
         print(f"{plural(len(plan.paths), 'notebook')} would then be executed: {names}")
         return 0

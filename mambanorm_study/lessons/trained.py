@@ -163,7 +163,7 @@ class BlockWithout(MambaBlock):
     ) -> Tensor:
         if self.part != "gate":
             return super().forward(x, lengths, context)
-        at = self._sites(lengths)
+        at = self._make_at(lengths)
         u, _, dt = self.project(at("n1", x))
         u, dt, B, C = self.select(self.convolve(u, context), dt, at, context)
         return x + self.out_proj(at("n2", self.scan(u, dt, B, C, at, context)))

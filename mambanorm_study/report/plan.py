@@ -24,16 +24,16 @@ class StudyPlan:
     tasks: list[str] | None  # None means the tasks of the scale
     seeds: int | list[int] | None  # None means the seeds of the scale
     runs_dir: str | Path | None  # the run store; None means the store that the environment sets
-    paths: list[Path]  # the notebooks, in teaching order
+    paths: list[Path]  # the notebooks to execute, in teaching order
     left_out: list[str]  # names of the notebooks that use none of `tasks`
     configs: list[RunConfig]  # all runs that the notebooks read
     # notebook → runs to train on this machine: runs that are not recorded, and runs on new seeds
-    trained_here: dict[str, list[RunConfig]]
+    to_train: dict[str, list[RunConfig]]
 
     @property
-    def configs_trained_here(self) -> list[RunConfig]:
+    def configs_to_train(self) -> list[RunConfig]:
         """All runs to train on this machine, without duplicates."""
-        return unique(chain.from_iterable(self.trained_here.values()))
+        return unique(chain.from_iterable(self.to_train.values()))
 
 
 def plan_study(
@@ -47,8 +47,9 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. Raise ValueError for an unknown scale, task or notebook.
 
-    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: whether a
-    new seed is drawn at random and stored if the run store has none for this machine yet.
+    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: True
+    means that a new seed is drawn at random and stored, if the run store has none for this machine
+    yet.
     """
     scale = study_scale(scale)
     if tasks is not None:

@@ -148,7 +148,7 @@ def config_row(config: RunConfig) -> dict[str, Any]:
         "arm": config.arm,
         "n1": arm.n1,
         "n2": arm.n2,
-        "more": arm.further,
+        "more": arm.further_notation,
         "norm_options": json.dumps(config.norm_options, sort_keys=True),
         "seed": config.seed,
         "role": config.role,
