@@ -30,7 +30,7 @@ from mambanorm_study.lessons.invariance import (
     CHANGES,
     output_change,
     prepared_norm,
-    sample,
+    random_batch,
 )
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
@@ -147,13 +147,13 @@ def _gradient_answer(error: float) -> Answer:
 
 
 def _other_rows_answer(name: str) -> Answer:
-    x = sample()
+    x = random_batch()
     effect = output_change(prepared_norm(name, x, training=False), "other rows", x)
     return _good_or_bad(effect < ROUNDING, "no", "yes")
 
 
 def _modes_answer(name: str) -> Answer:
-    x = sample()
+    x = random_batch()
     with torch.no_grad():
         eval_output, train_output = (
             prepared_norm(name, x, training=training)(x, None) for training in (False, True)
@@ -165,7 +165,7 @@ def _modes_answer(name: str) -> Answer:
 
 
 def _invariance_answer(name: str, *, change: str) -> Answer:
-    x = sample()
+    x = random_batch()
     effect = output_change(prepared_norm(name, x), change, x)
     changed = f"the output changes by {_percent(effect)}"
     return Answer("invariant" if effect < CHANGE_LIMIT else changed)
@@ -313,7 +313,7 @@ def twin(name: str) -> str:
 
 def _parameters_and_outputs(name: str) -> Tensor:
     """Return one vector of a norm's learned parameters and of its outputs for one fixed input."""
-    norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
+    norm, x = create_norm(name, CHANNELS).double(), random_batch(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
     parameters = [p for p in norm.parameters() if p.requires_grad]
     values = [p.clone() for p in parameters]

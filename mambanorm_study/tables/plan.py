@@ -217,7 +217,7 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
         rows = max(1, min(rows, POSITIONS_TIMED // shape.length))
     optimizer = optimizer_of(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state does not change
-        inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
+        inputs, labels = shape.random_inputs(rows).to(device), shape.random_labels(rows).to(device)
 
     def train_step() -> None:
         with evaluation.autocast(config, device):

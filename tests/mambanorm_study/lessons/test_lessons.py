@@ -44,7 +44,7 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
         x, y, path[["w0", "w1"]].iloc[-1].to_numpy()
     ) == pytest.approx(path.loss.iloc[-1])
     assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
-    edge = 2 / preprocessing.curvature(x)[-1]
+    edge = 2 / preprocessing.hessian_eigenvalues(x)[-1]
     assert preprocessing.descend(x, y, lr=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
     assert preprocessing.descend(x, y, lr=0.9 * edge).left.iloc[-1] <= preprocessing.CONVERGED_SHARE
 
@@ -195,7 +195,9 @@ def test_zero_order_hold_is_the_differential_equation_and_mambas_gain_its_first_
             lambda _, h, v=value: a * h + b * v, (0, delta), [h], rtol=1e-10, atol=1e-12
         ).y[0, -1]
         exact.append(h)
-    np.testing.assert_allclose(state_space.run(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7)
+    np.testing.assert_allclose(
+        state_space.simulate(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7
+    )
     decay, gain = state_space.coefficients(delta, a, b)
     assert (decay, gain) == (pytest.approx(np.exp(delta * a)), pytest.approx(delta * b))
     tiny = state_space.discretization_error([1e-4, 1.0]).excess
@@ -208,7 +210,7 @@ def test_the_recurrence_is_the_selective_scan_of_one_state():
     delta, ones = torch.full_like(u, 0.3), torch.ones(1, 1, 9, dtype=torch.float64)
     A = torch.tensor([[-2.0]], dtype=torch.float64)
     y = mn.selective_scan(u, delta, A, ones, ones)
-    np.testing.assert_allclose(state_space.run(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
+    np.testing.assert_allclose(state_space.simulate(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
 
 
 # answers on made-up measurements

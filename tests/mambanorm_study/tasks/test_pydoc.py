@@ -91,7 +91,7 @@ def test_its_shape_is_told_and_planned_as_it_is():
     found = shape_of_data(real)
     for name in ("n_classes", "length", "vocab_size", "sizes", "per_position"):
         assert getattr(told, name) == getattr(found, name), name
-    assert told.labels(3).shape == told.batch(3).shape == (3, told.length)
+    assert told.random_labels(3).shape == told.random_inputs(3).shape == (3, told.length)
     config = base_config("pydoc", "smoke")
     cost = plan(config, measured=False)
     model = build_model(config, told)

@@ -66,7 +66,7 @@ def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_b
     monkeypatch,
 ):
     monkeypatch.setattr(glyphs, "NOISE", 0.0)
-    rows, labels = glyphs.draw(400, seed=1)
+    rows, labels = glyphs.draw_images(400, seed=1)
     means = torch.nn.functional.interpolate(
         glyphs.draw_masters().mean(1, keepdim=True), rows.shape[1:], mode="area"
     )[:, 0]
