@@ -27,7 +27,7 @@ from mambanorm_clinic.card_checks import behaviour_of, checks_of, error_text, tw
 from mambanorm_clinic.card_page import NormCard
 from mambanorm_clinic.card_tables import comparison_rows, score_table, training_table
 from mambanorm_clinic.card_text import REFERENCE
-from mambanorm_study.advice.which_arm import check_pair, duel_runs, duel_seeds
+from mambanorm_study.advice.which_arm import check_pair, comparison_runs, comparison_seeds
 from mambanorm_study.basics.extensions import files_to_import, set_imports
 from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.basics.text import plural
@@ -65,12 +65,12 @@ def norm_card(
 
     norm: a registered name, or a file that registers a norm. tasks: None means one sequence task
     and one image task (see `card_tasks`); on a language task only a causal norm is compared. seeds:
-    a list of test seeds, or the number of recorded seeds to compare on (`which_arm.duel_seeds`);
-    None means 8, but 6 on images if the norm is not built in. scale: None means the scale in the
-    environment variable MAMBANORM_SCALE, or else "evening". against: the arm with which the norm's
-    arms are compared. train: False means that known runs are read and no run is trained. runs_dir:
-    the run store. out: the folder to which the card is written. engine: the arguments scheduler,
-    workers, client and progress of `sweep`.
+    a list of test seeds, or the number of recorded seeds to compare on (see
+    `which_arm.comparison_seeds`); None means 8, but 6 on images if the norm is not built in. scale:
+    None means the scale in the environment variable MAMBANORM_SCALE, or else "evening". against:
+    the arm with which the norm's arms are compared. train: False means that known runs are read and
+    no run is trained. runs_dir: the run store. out: the folder to which the card is written.
+    engine: the arguments scheduler, workers, client and progress of `sweep`.
 
     Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that
     registers no norm. If a run cannot be trained, no error is raised; the card reports the failure.
@@ -160,7 +160,7 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> list[int]:
     if seeds is None and kind_of(task) == "vision" and not NORMS[name].built_in:
         seeds = rule.FEWEST  # fewer seeds, because runs on images take longer
-    return duel_seeds(against, task, scale, seeds)
+    return comparison_seeds(against, task, scale, seeds)
 
 
 def _measure_norm(card: NormCard) -> NormCard:
@@ -219,7 +219,9 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     for task in usable_tasks(card):
         for arm in arms:
             if arm != card.against:
-                configs += duel_runs(arm, card.against, task, card.seeds[task], card.scale, known)
+                configs += comparison_runs(
+                    arm, card.against, task, card.seeds[task], card.scale, known
+                )
     known_ids = set(known.run_id)
     return unique(config for config in configs if config.run_id not in known_ids)
 

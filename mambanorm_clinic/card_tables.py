@@ -9,7 +9,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_clinic.card_text import CardFacts
-from mambanorm_study.advice.which_arm import answer, compared_column, ranking, tuned_arms
+from mambanorm_study.advice.which_arm import compared_column, comparison_row, ranking, tuned_arms
 from mambanorm_study.claims.claim import Claim, Comparison
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.runs.presets import kind_of
@@ -30,7 +30,7 @@ def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict
         for against in dict.fromkeys([card.against, best or card.against]):
             if against == arm:
                 continue
-            facts = answer(arm, against, task, evidence, card.scale)
+            facts = comparison_row(arm, against, task, evidence, card.scale)
             if facts["n"]:
                 place_facts = {"place": place, "arm": arm, "against": against}
                 rows.append({**place_facts, "best": against == best, **facts})

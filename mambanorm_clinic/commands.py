@@ -36,7 +36,7 @@ BYTES = 256  # vocabulary size of a model that reads bytes
         metavar="DIR",
         help="the folder in which the page is written (default: reports/cards)",
     ),
-    *arg.which_runs(
+    *arg.selection_options(
         "the number of recorded seeds of --against to compare on (default: 8, but 6 on images if "
         "the norm is not built in), or a list of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
