@@ -204,7 +204,7 @@ def _percent(fraction: float) -> str:
 def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
     """Return the Answer to the question whether a norm's output and gradient for x are finite.
 
-    If they are finite, the text also says whether the output depends on x. name: the norm's
+    If they are finite but the output does not depend on x, the text says so. name: the norm's
     registered name.
     """
     x = x.clone().requires_grad_()
