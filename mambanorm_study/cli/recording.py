@@ -322,8 +322,8 @@ def _add_runs(
     if frame is not None:
         rows = pd.concat([frame, rows], ignore_index=True)
     # write diagnostics first, because a later call skips every run that has a row
-    diagnostics = recorded_results.recorded_inside(path) | _shown_diagnostics(configs, runs_dir)
-    recorded_results.write_inside(diagnostics, path)
+    diagnostics = recorded_results.read_diagnostics(path) | _shown_diagnostics(configs, runs_dir)
+    recorded_results.write_diagnostics(diagnostics, path)
     recorded_results.write_recorded(rows, configs, path)
 
 

@@ -44,13 +44,17 @@ def sweep(
     progress: bool = True,
     source: str | None = "trained",
 ) -> pd.DataFrame:
-    """Train the runs that are not in the store. Return the run frame of the configs in their order.
+    """Train the runs that are not in the store. Return the run frame of all configs.
+
+    The run frame has one row per config, in the order of `configs`.
 
     source: "trained" trains all runs; "recorded" only reads recorded results; "auto" reads the runs
-    that are recorded and trains the other runs; None means `MAMBANORM_SOURCE`, else "auto".
+    that are recorded and trains the other runs; None means the environment variable
+    `MAMBANORM_SOURCE`, or "auto" if it is not set.
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
-    and the reason in the column `error`. It is not stored, so the next sweep trains it again.
+    and the reason in the column `error`. A failed run is not stored, so the next sweep trains
+    the run again.
 
     Before training, raises TypeError for an item that is not a RunConfig, ValueError for no config,
     an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
@@ -93,7 +97,7 @@ def _train_missing(
     runs_dir: str | Path | None,
     progress: bool,
 ) -> dict[str, str]:
-    """Train the runs that are not in the store. Return a map from failed run_ids to errors."""
+    """Train the runs missing in the store. Return a map from failed run_id to error message."""
     # the longest runs first, so that no long run is left to train alone at the end
     todo = sorted(missing_runs(configs, runs_dir), key=grid.relative_cost, reverse=True)
     if not todo:
@@ -127,7 +131,8 @@ def _frame_with_failures(
 ) -> pd.DataFrame:
     """Return the run frame of the configs, with the failed runs last.
 
-    Warns about each run that failed or is not in the store.
+    errors: a map from run_id to message. A run that is neither in `errors` nor in the store counts
+    as failed, too. Warns about each failed run.
     """
     done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
     stored_ids = set(done.run_id)
@@ -152,7 +157,7 @@ def _frame_with_failures(
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Train the runs in waves. Yield each config and its outcome when its run has ended.
+    """Train the runs in waves. Yield each config and its `Outcome` when the run has ended.
 
     A run whose `teacher` or `start` is in `todo` is trained in a wave after that run. In each wave,
     the runs that other processes train come last.
@@ -187,10 +192,11 @@ def _run_waves(
 def _run_all(
     todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Train the runs in this process or on Dask's workers. Yield each config and its outcome.
+    """Train the runs in this process or on Dask's workers. Yield each config and its `Outcome`.
 
-    wait: wait for runs that other processes train. If a worker dies, Dask starts its run again, up
-    to three times (`allowed-failures`). Raises ConnectionError if the scheduler is lost.
+    client: None means this process. wait: wait for runs that other processes train. If a worker
+    dies, Dask starts the worker's run again, up to three times (`allowed-failures`). Raises
+    ConnectionError if the scheduler is lost.
     """
     imports = load_imports()
     if client is None:
@@ -206,7 +212,7 @@ def _run_all(
             future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
             futures[future] = config
         for future in as_completed(futures):
-            has_failed = future.status == "error"  # such as KilledWorker
+            has_failed = future.status == "error"  # the exception may be KilledWorker
             outcome = Outcome(str(future.exception())) if has_failed else future.result()
             yield futures[future], outcome
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures

@@ -291,7 +291,7 @@ def recorded_diagnostics(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
     run_ids = {config.run_id for config in configs}
     path = recorded_results.recorded_path(STUDY_SCALE)
     inside_runs = frame[frame.run_id.isin(run_ids)].reset_index(drop=True)
-    return inside_runs, recorded_results.recorded_inside(path)
+    return inside_runs, recorded_results.read_diagnostics(path)
 
 
 # --------------------------------------------------------------------------------------------------
