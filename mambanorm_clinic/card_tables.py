@@ -60,7 +60,7 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
     """
     column, rows = compared_column(task)[0], []
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
-        runs = evidence.of_arms([arm], task)
+        runs = evidence.runs_of_arms([arm], task)
         if not runs.missing:
             rows.append((arm, runs.columns[column].mean()))
     table = pd.DataFrame(rows, columns=["arm", "mean"])
@@ -82,7 +82,7 @@ def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
     reference_lr = _highest_lr(card.against, evidence, task)
     rows = []
     for place, arm in card.arms.items():
-        diverged_by_lr = evidence.of_arm(arm, task).groupby("lr").diverged
+        diverged_by_lr = evidence.runs_of_arm(arm, task).groupby("lr").diverged
         rows.append(
             {
                 "place": place,
@@ -108,7 +108,7 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
     claim = Claim(id="cards", comparisons=(comparison,), runs="ladder", **texts)
-    runs = evidence.of_claim(claim, [arm], task)
+    runs = evidence.runs_of_claim(claim, [arm], task)
     if runs.missing:
         return np.nan
     columns = runs.columns  # "score" is each seed's score at its best learning rate

@@ -47,7 +47,7 @@ def check_seed(seed: Any) -> int:
 
 # norm_field makes a field for the name of a norm, run_id_field one for the run_id of a stored run
 # ("" means no run).
-norm_field = partial(checked, "None", keep=registered_name)
+norm_field = partial(checked, "None", convert=registered_name)
 run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
 
@@ -57,10 +57,10 @@ class RunConfig:
 
     task: str = text("digits", "the name of a task: a word such as 'digits'", WORD)
     # default: the norms of the original Mamba (§4.5 of the paper)
-    arm: str = checked("RMSN>SSM>None", keep=lambda arm: str(Arm.parse(arm)))
+    arm: str = checked("RMSN>SSM>None", convert=lambda arm: str(Arm.parse(arm)))
     scale: str = choice("quick", SCALES)
     # the seed decides the initial weights, the batch order and, on the small tasks, the split
-    seed: int = checked(0, keep=check_seed)
+    seed: int = checked(0, convert=check_seed)
     d_model: int = count(32, most=65_536)
     n_layers: int = count(4, most=1_000)  # the paper's App. C: 4 layers on ListOps, IMDB and CIFAR
     d_state: int = count(16, most=512)  # mamba-ssm's default

@@ -217,7 +217,7 @@ def _judged_rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdic
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
         by_name = {row.comparison: row for row in verdict.rows}
-        row = by_name.get(finding.comparison, verdict.turns_on)
+        row = by_name.get(finding.comparison, verdict.main_row)
         if row.n > 1:
             rows.append((row, verdict))
     return rows
@@ -240,7 +240,7 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
         details += failures_in_words(row)
     details += _means_without_a_norm(verdict)
     for image_row, image_verdict in rows[1:]:
-        words = [f"{image_row.task}: {image_row.said}", *_means_without_a_norm(image_verdict)]
+        words = [f"{image_row.task}: {image_row.as_text}", *_means_without_a_norm(image_verdict)]
         details.append(", but ".join(words))
     bracket = f" ({'; '.join(details)})" if details else ""
     return f"**{bold}** {finding.compared.format(a=a, b=b)}, {row.task}: {row.amount}{bracket}"
@@ -251,11 +251,11 @@ def _means_without_a_norm(verdict: Verdict) -> list[str]:
 
     Each result is a text such as `without BN: cannot tell`.
     """
-    norm_left_out = {c.name: c.without for c in verdict.claim.comparisons}
+    norm_left_out = {c.name: c.left_out_norm for c in verdict.claim.comparisons}
     return [
-        f"without {norm_left_out[row.comparison]}: {row.said}"
+        f"without {norm_left_out[row.comparison]}: {row.as_text}"
         for row in verdict.rows
-        if norm_left_out.get(row.comparison) and row.n and row.word != verdict.turns_on.word
+        if norm_left_out.get(row.comparison) and row.n and row.word != verdict.main_row.word
     ]
 
 
@@ -293,12 +293,12 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     ]
     failing = judge("H9s", evidence)
     if failing.n:
-        failed = failing.turns_on.failed.items()
+        failed = failing.main_row.failed.items()
         counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failed]
         advice.append(
             "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a "
             f"norm on both sides of the scan: on {failing.task} {', '.join(counts)} "
-            f"(claim H9s: {failing.said})."
+            f"(claim H9s: {failing.as_text})."
         )
     return advice
 

@@ -109,13 +109,13 @@ def ranking(
     tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
     if arms is not None:
         tuned = [arm for arm in tuned if arm in set(arms)]
-    runs = evidence.of_arms(tuned, task) if tuned else None
+    runs = evidence.runs_of_arms(tuned, task) if tuned else None
     if runs is None or len(runs.seeds) < 2:
         raise ValueError(
             f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
             "see mambanorm_study.needed"
         )
-    tuning = Evidence(evidence, tuning=True).of_arms(tuned, task)
+    tuning = Evidence(evidence, tuning=True).runs_of_arms(tuned, task)
     column, smallest = compared_column(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")

@@ -44,9 +44,9 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
     """
     paragraphs = []
     for v in verdicts:
-        notes = [text for text in (v.brief, v.reason, *v.turns_on.footnotes) if text]
+        notes = [text for text in (v.brief, v.reason, *v.main_row.footnotes) if text]
         paragraphs.append(
-            f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
+            f"**{v.claim.id}: {v.as_text}.** {v.claim.words}  \n"
             f"*The source says:* “{v.claim.quote}” ({v.claim.where})  \n"
             f"*Measured:* {v.claim.quantity}  \n"
             f"*These runs* ({v.basis}, {plural(v.n, 'seed')}): {'; '.join(notes)}  \n"

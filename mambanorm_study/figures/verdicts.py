@@ -67,7 +67,7 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
     verdicts = sorted(verdicts, key=lambda verdict: words.index(verdict.word))
     panels: dict[str, list[Row]] = {unit: [] for unit in SHARED_UNITS}
     for verdict in verdicts:
-        unit = verdict.turns_on.unit
+        unit = verdict.main_row.unit
         panel = unit if unit in SHARED_UNITS else verdict.claim.id
         panels.setdefault(panel, []).append(_row_of_verdict(verdict))
     rows = [panel for panel in panels.values() if panel]
@@ -84,9 +84,9 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
         "large dot and line: mean difference and 95 % interval; small dots: seeds",
-        *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.turns_on.paper)]),
+        *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.main_row.paper)]),
         "* not fresh: earlier versions of the rule have judged these runs"
-        if any(not verdict.turns_on.fresh for verdict in run)
+        if any(not verdict.main_row.fresh for verdict in run)
         else "",
         "an arrow points to an effect beyond the axis" if any(is_cut) else "",
         *_meanings([verdict.word for verdict in verdicts]),
@@ -97,14 +97,14 @@ def _row_of_verdict(verdict) -> Row:
     """Return the row of a verdict. The row's note gives the effect, the paper's number, the
     comparison, and the reason if the word is "cannot tell" or "no word".
     """
-    row, star, note = verdict.turns_on, "", verdict.reason or "not run"
+    row, star, note = verdict.main_row, "", verdict.reason or "not run"
     if verdict.n:
         paper = f"; paper {row.paper:+.1f}".replace("-", "−") if np.isfinite(row.paper) else ""
         reason = fill(verdict.reason, 60, max_lines=1, placeholder=" …")
         note = f"{row.amount}{paper}\n{row.comparison}, {verdict.task}\n{reason}".rstrip()
         star = "" if row.fresh else " *"
     name = fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
-    return Row(name, row, verdict.word, verdict.said + star, note)
+    return Row(name, row, verdict.word, verdict.as_text + star, note)
 
 
 def _meanings(words: Iterable[str]) -> list[str]:
@@ -119,7 +119,9 @@ def _mark_captions(verdicts_with_paper: Sequence) -> tuple[str, str]:
     The second part is "" if `verdicts_with_paper`, the verdicts with a number of the paper, is
     empty.
     """
-    tasks = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in verdicts_with_paper))
+    tasks = ", ".join(
+        dict.fromkeys(verdict.claim.compared_paper_task for verdict in verdicts_with_paper)
+    )
     diamond = f"hollow diamond: the paper's own number, on {tasks}" if tasks else ""
     return "grey tick: the smallest effect of interest", diamond
 
@@ -220,7 +222,7 @@ def fig_claim(verdict) -> StudyFigure:
         note = more_seeds if row.word == "cannot tell" and row.seeds_to_tell else ""
         name = row.comparison + ("" if row.decides else "  (not deciding)")
         if row.n:
-            panels.setdefault(row.unit, []).append(Row(name, row, row.word, row.said, note))
+            panels.setdefault(row.unit, []).append(Row(name, row, row.word, row.as_text, note))
     if not panels:
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
     heights = [0.7 + 0.38 * len(panel) for panel in panels.values()]
@@ -232,7 +234,7 @@ def fig_claim(verdict) -> StudyFigure:
     comparisons = [row.comparison for panel in panels.values() for row in panel]
     return finish(
         fig,
-        f"{verdict.claim.id} on {verdict.task}: {verdict.said}",
+        f"{verdict.claim.id} on {verdict.task}: {verdict.as_text}",
         verdict.basis,
         seeds_text([row.n for row in comparisons]),
         "line: 95 % interval",

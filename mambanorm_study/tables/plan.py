@@ -23,7 +23,7 @@ from mambanorm.inside import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.text import digits, plural, prefixed, spell
+from mambanorm_study.basics.text import number_text, plural, prefixed, spell
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models import transformer, vision
@@ -52,8 +52,8 @@ COLUMNS = {
     "flops_per_step": ("FLOPs per step", prefixed),
     "flops": ("FLOPs", prefixed),
     "bytes": ("memory", lambda number: f"{prefixed(number)}B"),
-    "seconds_per_step": ("s per step", digits),
-    "hours": ("hours", digits),
+    "seconds_per_step": ("s per step", number_text),
+    "hours": ("hours", number_text),
 }
 
 

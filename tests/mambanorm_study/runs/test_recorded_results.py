@@ -68,7 +68,7 @@ def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(
     assert set(frame.seed) == set(range(8))  # which tune
     verdicts = {(one.claim.id, one.task): one for one in claims.verdicts(frame, claims.CLAIMS)}
     sequences = [verdicts[f"H{number}s", "digits"] for number in range(1, 13)]
-    assert all(one.n >= 6 and not one.turns_on.fresh for one in sequences)
+    assert all(one.n >= 6 and not one.main_row.fresh for one in sequences)
 
 
 def rounding_decides(config: str, accuracy: float) -> bool:
