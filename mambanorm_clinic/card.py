@@ -72,8 +72,9 @@ def norm_card(
     `which_arm.comparison_seeds`); None means 8, but 6 on image tasks if the norm is not built in.
     scale: None means the scale in the environment variable MAMBANORM_SCALE or, if it is not set,
     "evening". against: the arm (the norms of a block, such as RMSN>SSM>None) with which the arms
-    that contain the norm are compared. train: False means that recorded and stored runs are read and no run is trained. runs_dir: the
-    run store. out: the folder to which the card is written; None means that it is not written.
+    that contain the norm are compared. train: False means that recorded and stored runs are read
+    and no run is trained. runs_dir: the run store. out: the folder to which the card is written;
+    None means that it is not written.
     engine: the arguments scheduler, workers, client and progress of `sweep`.
 
     Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that
