@@ -51,7 +51,7 @@ def before_or_after(
 
     pairs: rows of `run_tables.paired` with the differences after − before. rivals: rows of
     `run_tables.paired_steps`, GN's difference after − before minus that of another norm. sizes: the
-    frame of `diagnostics.sizes_inside`. printed: the paper's differences, one column per task.
+    frame of `diagnostics.rms_inside_block`. printed: the paper's differences, one column per task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm_study.tables.paper import MAIN_TASKS, printed_difference
+from mambanorm_study.tables.paper import MAIN_TASKS, printed_weighted_sum
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
 # The arm with norms on both sides of the SSM. Training fails in many runs of None→None, and H9 and
@@ -140,7 +140,7 @@ class Claim:
         is_printed = self.printed_on and self.runs == "tuned" and comparison.column == "score"
         if not is_printed or (self.paper_task and task != self.paper_task.lower()):
             return float("nan")
-        return printed_difference(comparison.weights, self.kind, self.printed_on)
+        return printed_weighted_sum(comparison.weights, self.kind, self.printed_on)
 
     @property
     def arms(self) -> tuple[str, ...]:
