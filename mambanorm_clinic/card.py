@@ -44,8 +44,8 @@ from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import ladder_runs
-from mambanorm_study.tables.norm_catalog import costs_of
-from mambanorm_study.tables.scores import of_test_seeds
+from mambanorm_study.tables.norm_catalog import costs_by_shape
+from mambanorm_study.tables.scores import select_test_seeds
 
 # Number of seeds on which each arm of a card is trained at each of five learning rates. Many arms
 # diverge at the highest of these rates.
@@ -91,7 +91,7 @@ def norm_card(
     for task in usable_tasks(card):
         runs = known[known.task == task]
         if seeds is not None and not isinstance(seeds, int):
-            runs = of_test_seeds(runs, card.seeds[task])
+            runs = select_test_seeds(runs, card.seeds[task])
         evidence = Evidence(runs, scale)
         rows += comparison_rows(card, task, evidence)
         scores[task] = score_table(card.arms.values(), task, evidence)
@@ -177,7 +177,7 @@ def _measure_norm(card: NormCard) -> NormCard:
     sentence on the error.
     """
     try:
-        behaviour, costs = behaviour_of(card.name), costs_of(card.name)
+        behaviour, costs = behaviour_of(card.name), costs_by_shape(card.name)
     except Exception as error:  # a user's norm may raise any exception
         reason = f"The norm was not measured or trained, because it failed: {error_text(error)}."
         return replace(card, untrained=(reason,))

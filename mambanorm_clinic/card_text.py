@@ -14,7 +14,7 @@ from mambanorm_clinic.card_checks import BAD, lookahead_text
 from mambanorm_study.advice.which_arm import NOT_FRESH
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tables.run_tables import label
 
 # Mamba's original arm, with which the arms of a card are compared by default.
@@ -35,7 +35,7 @@ class CardFacts:
     name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
     task to its test seeds. against: the arm (such as RMSN>SSM>None) with which the arms that
     contain the norm are compared. behaviour: see `card_checks.behaviour_of`; None if the norm
-    raised an error. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same:
+    raised an error. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_by_shape`. same:
     the built-in norm that computes the same as this norm, "" if there is none. training, verdicts:
     see `training_table` and `comparison_rows` in card_tables.py. scores: maps each task to a
     `score_table`. untrained: sentences on what could not be trained; () if nothing failed.
@@ -101,7 +101,7 @@ def _comparison_sentences(card: CardFacts) -> Iterator[str]:
     if len(tasks):
         yield f"On {' and '.join(tasks)} the comparisons are {NOT_FRESH}."
     for task in rows.task.unique():
-        shared = shared_rows(task, card.scale)
+        shared = shared_data_name(task, card.scale)
         if shared:
             yield f"All seeds on {task} share {shared}: the comparisons hold for these data only."
 

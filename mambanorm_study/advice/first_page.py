@@ -33,7 +33,7 @@ from mambanorm_study.claims import CLAIMS, rule
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
-from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
+from mambanorm_study.tables.run_tables import CANNOT_TELL, difference_with_interval, label
 
 # What a reader must know before the findings.
 HOW_TO_READ = (
@@ -316,7 +316,7 @@ def _advice_sentence(kind: str, task: str, table: pd.DataFrame) -> str:
         advice = ADVICE[row.standing].format(
             arm=label(chosen.arm),
             original=f"{label(row.arm)}, the original",
-            lead=points(row.behind, row.low, row.high, row.unit),
+            lead=difference_with_interval(row.behind, row.low, row.high, row.unit),
         )
     return f"**If you {READERS[kind]}**, {advice} {basis}."
 

@@ -15,7 +15,7 @@ from mambanorm_study.advice.which_arm import ADVISED_ON, AHEAD, BEHIND, ranking,
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.run_tables import label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, label
 from mambanorm_study.tasks import TASKS
 
 # Task of the guide → kind of task in this kit. The kind of the guide's other tasks is "sequence".
@@ -51,7 +51,7 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {table.n.max():.0f} seeds]"
     contradictions = [
         f"{label(row.arm)} ({row.who}) is behind {arm.label}: "
-        f"{points(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
+        f"{difference_with_interval(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
         for row in other_arms[is_behind & (other_arms.who != "")].itertuples()
     ]
     if not _is_causal(best.arm):

@@ -20,7 +20,7 @@ from mambanorm_study.answers.phrases import (
     mean_difference,
     numbered_list,
 )
-from mambanorm_study.tables.run_tables import interval_says, seeds_text
+from mambanorm_study.tables.run_tables import interval_in_words, seeds_text
 
 Measured = Mapping[str, pd.DataFrame]
 
@@ -106,8 +106,8 @@ def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
-# Result of `interval_says` for the advantage of the corrected runs → outcome of the mistake. Any
-# other result of `interval_says` is used as the outcome.
+# Result of `interval_in_words` for the advantage of the corrected runs → outcome of the mistake.
+# Any other result of `interval_in_words` is used as the outcome.
 OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the correction is worse**"}
 
 
@@ -128,7 +128,7 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
         values = {twin: group.measured for twin, group in runs.groupby("twin")}
         signed = runs.assign(signed=mistake.sign * runs.measured)
         gap = paired_gap(signed, "twin", "right", "wrong", "signed")
-        says = interval_says(gap.low, gap.high)
+        says = interval_in_words(gap.low, gap.high)
         rows.append(
             dict(
                 number=number,

@@ -280,7 +280,7 @@ def compare(
             number, first = plural(len(failed), "run"), failed.run_id.iloc[0]
             raise RuntimeError(f"{number} could not be trained, the first: {first}")
         if isinstance(seeds, Iterable):
-            known = scores.of_test_seeds(known, test_seeds)
+            known = scores.select_test_seeds(known, test_seeds)
         rows.append(comparison_row(arm, against, task, known, scale))
     return pd.DataFrame(rows)
 
@@ -294,7 +294,7 @@ def comparison_row(
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief_answer(row, arm, against)
     notes = [] if row.fresh else [NOT_FRESH]
-    shared = intervals.shared_rows(row.task, scale) if row.n else ""
+    shared = intervals.shared_data_name(row.task, scale) if row.n else ""
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return dict(

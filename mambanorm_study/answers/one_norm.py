@@ -55,8 +55,8 @@ def before_or_after(
 
     pairs: rows of `run_tables.paired` with the difference after − before of each norm. rivals: rows
     of `run_tables.paired_steps`, GN's difference after − before minus that of each other norm.
-    sizes: the frame of `diagnostics.sizes_inside`. printed: the paper's differences after − before,
-    one row per norm and one column per task.
+    sizes: the frame of `diagnostics.rms_inside_block`. printed: the paper's differences after −
+    before, one row per norm and one column per task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):

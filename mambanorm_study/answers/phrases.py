@@ -5,7 +5,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.run_tables import describe_frame, interval_says, points
+from mambanorm_study.tables.run_tables import (
+    describe_frame,
+    difference_with_interval,
+    interval_in_words,
+)
 
 
 def mean_difference(differences: pd.Series) -> pd.Series:
@@ -20,14 +24,14 @@ def difference_text(row) -> str:
     """Return the difference in a row of `run_tables.paired` with its interval, as text: "+2.3
     points [−0.4, 5.0]".
     """
-    return points(row.difference, row.low, row.high)
+    return difference_with_interval(row.difference, row.low, row.high)
 
 
 def judged_difference(row) -> str:
     """Return the difference in a row of `run_tables.paired` with its interval and with what the
     interval says about it, as text: "+2.3 points [−0.4, 5.0], we cannot tell".
     """
-    return f"{difference_text(row)}, {interval_says(row.low, row.high)}"
+    return f"{difference_text(row)}, {interval_in_words(row.low, row.high)}"
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.phrases import answer_text, join_words, numbered_list
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.run_tables import interval_says, label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, interval_in_words, label
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
@@ -96,7 +96,7 @@ def what_a_site_brings(
     lines, basis = [], ""
     if trained is not None:
         lines += [
-            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_says(row.low, row.high)}"
+            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_in_words(row.low, row.high)}"
             for row in trained.itertuples()
         ]
         basis = ", in the first epochs, one learning rate for all"
@@ -132,7 +132,7 @@ def _gains_text(rows: pd.DataFrame) -> str:
 def _gain_text(row: Any) -> str:
     unit = "pp" if row.unit == "points" else row.unit
     site = SYMBOLS.get(row.site, row.site)
-    return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"
+    return f"{row.norm} at {site} ({difference_with_interval(row.gain, row.low, row.high, unit)})"
 
 
 def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:

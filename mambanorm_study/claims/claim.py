@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm_study.tables.paper import MAIN_TASKS, printed_difference
+from mambanorm_study.tables.paper import MAIN_TASKS, printed_weighted_sum
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
 # The control arm, which has norms on both sides of the SSM. Training fails in many runs of
@@ -148,7 +148,7 @@ class Claim:
         )
         if not is_printed or (self.paper_task and task != self.paper_task.lower()):
             return float("nan")
-        return printed_difference(comparison.weights, self.kind, self.compared_paper_task)
+        return printed_weighted_sum(comparison.weights, self.kind, self.compared_paper_task)
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.tables.experiments import BUDGETS, at_budget
+from mambanorm_study.tables.experiments import BUDGETS, budget_changes
 
 
 def describe(verdict: Verdict) -> str:
@@ -72,7 +72,7 @@ def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int
     judged = {}
     for share in BUDGETS:
         if round(share * steps) in run_steps:
-            changes = at_budget(task, evidence.scale, share)
+            changes = budget_changes(task, evidence.scale, share)
             judged[share] = judge(claim, Evidence(evidence, changes=changes), task=task)
     judged = {share: verdict for share, verdict in judged.items() if verdict.n}
     if len(judged) < 2 or 1.0 not in judged:

@@ -19,7 +19,7 @@ from mambanorm_study.claims.plan import planned_tasks
 from mambanorm_study.runs.grid import is_test_seed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables import experiments, intervals, scores
-from mambanorm_study.tables.run_tables import label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, label
 
 NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
 # A footnote names an arm if more than this share of the arm's runs still improved in the last tenth
@@ -68,7 +68,7 @@ class Row:
     def amount(self) -> str:
         """The effect with its interval as text: `+2.3 points [0.4, 4.2]`."""
         if self.unit in ("pp", "bits a character"):
-            return points(self.effect, self.low, self.high, self.unit)
+            return difference_with_interval(self.effect, self.low, self.high, self.unit)
         interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
         return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
 
@@ -144,7 +144,9 @@ class Verdict:
         38 %]`; "" if failures were not counted, or if there are more than four arms.
         """
         failed = self.main_row.failed or {}
-        shares = [f"{label(arm)} {intervals.k_of_n(k, n)}" for arm, (k, n) in failed.items()]
+        shares = [
+            f"{label(arm)} {intervals.count_with_interval(k, n)}" for arm, (k, n) in failed.items()
+        ]
         return f"failed: {', '.join(shares)}" if 0 < len(shares) <= 4 else ""
 
     @property
@@ -346,9 +348,11 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
     differences = second_best.differences(comparison)
     differences = differences[np.isfinite(differences)]
     if len(differences) > 1:
-        amount = points(differences.mean(), *rule.interval(differences), comparison.unit)
+        amount = difference_with_interval(
+            differences.mean(), *rule.interval(differences), comparison.unit
+        )
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
-    shared = intervals.shared_rows(task, evidence.scale)
+    shared = intervals.shared_data_name(task, evidence.scale)
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return notes

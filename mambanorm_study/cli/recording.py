@@ -114,7 +114,7 @@ class PlannedArms:
 def _planned_arms() -> list[PlannedArms]:
     """Return the arms whose runs are recorded at STUDY_SCALE, in the order of recording."""
     arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
-    budgets = [experiments.at_budget("curves", STUDY_SCALE, share) for share in STEPS]
+    budgets = [experiments.budget_changes("curves", STUDY_SCALE, share) for share in STEPS]
     main_tasks = MAIN_TASK.values()
     return [
         *(

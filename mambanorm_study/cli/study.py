@@ -102,7 +102,7 @@ def verdicts(options: argparse.Namespace) -> int:
     from mambanorm_study import claims
     from mambanorm_study.claims import pages, plan
     from mambanorm_study.runs.needed_runs import known_runs
-    from mambanorm_study.tables.scores import of_test_seeds
+    from mambanorm_study.tables.scores import select_test_seeds
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = options.scale or default_scale()
@@ -115,7 +115,7 @@ def verdicts(options: argparse.Namespace) -> int:
     trained = claims.train_verdicts(ids, **selection, **arg.sweep_options(options))
     frame = trained.known
     if options.seeds is not None:
-        frame = of_test_seeds(frame, plan.check_test_seeds(options.seeds))
+        frame = select_test_seeds(frame, plan.check_test_seeds(options.seeds))
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {plan.PROTOCOL}\n")
     for verdict in claims.verdicts(frame, ids, scale=scale, tasks=options.tasks):
         print(pages.describe(verdict))

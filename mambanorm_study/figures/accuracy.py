@@ -48,8 +48,8 @@ from mambanorm_study.figures.style import (
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
+    best_arm,
     check_frame,
-    choose,
     describe_frame,
     paper_kind,
     percent,
@@ -206,7 +206,7 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
     """
     runs = select_runs(frame, [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES])
     combinations = runs[runs.n1 != runs.n2].groupby(["task", "n2"])
-    best = {(task, choose(of_n2, task)) for (task, _), of_n2 in combinations}
+    best = {(task, best_arm(of_n2, task)) for (task, _), of_n2 in combinations}
     is_best = np.array([pair in best for pair in zip(runs.task, runs.arm, strict=True)])
     groups = {"single: N₂→N₂": dict(markerfacecolor="white"), "best combination, its N₁ above": {}}
     single, combination = groups

@@ -13,7 +13,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.runs.grid import check_names, check_task, unique
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, usable_tasks
-from mambanorm_study.tables.replication import trained_here
+from mambanorm_study.tables.replication import runs_to_train
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def plan_study(
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     configs = unique(chain.from_iterable(runs.values()))
     to_train = {
-        name: trained_here(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
+        name: runs_to_train(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
     }
     return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
 

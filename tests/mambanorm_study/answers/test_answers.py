@@ -139,7 +139,7 @@ def grid(best="LN>SSM>IN", normvary=0.6, **options):
 
 def pair_frames(both):
     runs = both[both.n1 != "NormVary"]
-    read = procedure.ways_to_choose(both, procedure.two_steps(runs))
+    read = procedure.ways_to_choose(both, procedure.two_step_choices(runs))
     return both, read, procedure.against_chosen(both, read), procedure.winners_curse(runs)
 
 

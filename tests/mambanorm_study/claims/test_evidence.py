@@ -15,7 +15,7 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.recorded_results import recorded, recorded_lr
 from mambanorm_study.tables.experiments import LADDER, lr_grid
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tables.summaries import MIN_SHARE_OF_BEST, highest_lr_that_trains
 from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
 
@@ -269,10 +269,16 @@ def test_language_models_of_different_texts_are_not_compared():
 
 
 def test_what_the_test_rows_of_a_tasks_seeds_share_is_said():
-    assert shared_rows("digits", "quick") == shared_rows("listops", "quick") == "one pool of rows"
-    assert shared_rows("listops", "lab") == shared_rows("cifar10", "paper") == "one test set"
-    assert shared_rows("mnist1d", "quick") == ""
-    assert shared_rows("pydoc", "quick") == "one test text"
+    assert (
+        shared_data_name("digits", "quick")
+        == shared_data_name("listops", "quick")
+        == "one pool of rows"
+    )
+    assert (
+        shared_data_name("listops", "lab") == shared_data_name("cifar10", "paper") == "one test set"
+    )
+    assert shared_data_name("mnist1d", "quick") == ""
+    assert shared_data_name("pydoc", "quick") == "one test text"
     assert "the seeds share one pool of rows" in "; ".join(judge("H8s", made_up("H8s")).footnotes)
 
 

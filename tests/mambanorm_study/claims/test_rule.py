@@ -204,7 +204,7 @@ def test_of_several_settings_more_failures_are_needed():
 def test_exact_intervals_of_a_share():
     assert intervals.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
     assert intervals.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
-    assert intervals.k_of_n(0, 12) == "0 of 12 [0, 26 %]"
+    assert intervals.count_with_interval(0, 12) == "0 of 12 [0, 26 %]"
     with pytest.raises(ValueError, match="must not be greater than n"):
         intervals.clopper_pearson(3, 2)
     for n, level in itertools.product((1, 8, 96), (0.5, 0.95, 0.9998)):

@@ -19,7 +19,7 @@ from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
     beside_paper,
-    choose,
+    best_arm,
     describe_frame,
     mean_sd,
     paired,
@@ -517,9 +517,9 @@ def test_paired_names_the_missing_arm_and_refuses_ambiguous_seeds(frame):
 def test_choice_reads_validation_and_scores_divergence_as_chance():
     runs = [made_run("digits", "LN>SSM>GN", 0, accuracy=0.7)]
     runs += [made_run("digits", "BN>SSM>GN", 0, accuracy=0.9, status="diverged")]
-    assert choose(pd.DataFrame(runs), "digits") == "LN>SSM>GN"
+    assert best_arm(pd.DataFrame(runs), "digits") == "LN>SSM>GN"
     with pytest.raises(ValueError, match="nothing to choose from"):
-        choose(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
+        best_arm(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mambanorm_study.figures.colours import WORD_COLOURS
 from mambanorm_study.figures.verdicts import WORD_MEANINGS
 from mambanorm_study.report.verdict_page import verdict_html
 from mambanorm_study.runs import recorded_results as recorded
-from mambanorm_study.tables.scores import of_test_seeds, runs_to_judge
+from mambanorm_study.tables.scores import runs_to_judge, select_test_seeds
 from tests import planted
 from tests.mambanorm_study.figures.test_colours import contrast
 
@@ -229,7 +229,7 @@ def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_ask
 
 def test_fewer_test_seeds_leave_the_tuning_seeds_as_they_are():
     frame = made_up("H4s")
-    few, some = of_test_seeds(frame, 3), of_test_seeds(frame, [53, 57])
+    few, some = select_test_seeds(frame, 3), select_test_seeds(frame, [53, 57])
     tuning = set(frame.seed[frame.seed > 99])
     assert set(few.seed) == tuning | {52, 53, 54}
     assert set(some.seed) == tuning | {53, 57}
