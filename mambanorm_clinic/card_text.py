@@ -35,10 +35,10 @@ class CardFacts:
     name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
     task to its test seeds. against: the arm (such as RMSN>SSM>None) with which the arms that
     contain the norm are compared. behaviour: see `card_checks.behaviour_of`; None if the norm
-    raised an error. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_by_shape`. same:
-    the built-in norm that computes the same as this norm, "" if there is none. training, verdicts:
-    see `training_table` and `comparison_rows` in card_tables.py. scores: maps each task to a
-    `score_table`. untrained: sentences on what could not be trained; () if nothing failed.
+    raised an error. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_by_shape`.
+    same: the built-in norm that computes the same as this norm, "" if there is none. training,
+    verdicts: see `training_table` and `comparison_rows` in card_tables.py. scores: maps each task
+    to a `score_table`. untrained: sentences on what could not be trained; () if nothing failed.
     """
 
     name: str
