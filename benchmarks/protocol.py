@@ -35,7 +35,7 @@ def claims_table() -> str:
             marks, units = "50 %", "% of runs"
         else:
             sizes = dict.fromkeys(
-                f"{claim.smallest_of(group[0]):g}" for group in claim.deciding_groups
+                f"{claim.smallest_effect(group[0]):g}" for group in claim.deciding_groups
             )
             marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
             judged = [c for c in claim.comparisons if c.decides or claim.why_no_word]
@@ -68,7 +68,7 @@ def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFra
     evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
     for claim, task in pairs:
         verdict = judge(claim, evidence, task=task)
-        comparison = verdict.turns_on
+        comparison = verdict.main_row
         lrs = comparison.lrs or {}
         lr_text = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in lrs.items())
         rows.append(
@@ -79,7 +79,7 @@ def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFra
                 "rates": lr_text if len(lrs) <= 2 else "",
                 "amount": comparison.amount,
                 "n": comparison.n,
-                "prediction": verdict.said,
+                "prediction": verdict.as_text,
             }
         )
     return pd.DataFrame(rows)

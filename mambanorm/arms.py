@@ -53,13 +53,13 @@ SITES = {
     "residual": Site("D", "the residual stream, after the sum"),
 }
 
-# Sites other than n1 and n2 at which a norm can be placed → description of the value.
+# Sites other than n1 and n2 at which a norm can be placed → description of the value there.
 MORE_SITES = {
     name: site.description
     for name, site in SITES.items()
     if site.width and name not in ("n1", "n2")
 }
-# Sites that figures denote by a symbol instead of the name.
+# Site → symbol that figures show instead of the site's name.
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 MoreNorms = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -74,15 +74,15 @@ class _Fields(NamedTuple):
 class Arm(_Fields):
     """The norms of a block: n1 before the SSM, n2 after the SSM, `more` at further sites.
 
-    The output of n1 feeds both branches (Eq. 1); n2 is applied before the gate. more: (site, norm)
-    pairs or a dict, stored as pairs in the order of MORE_SITES, without pairs whose norm is "None".
-    Raises ValueError for an unknown norm or site.
+    The output of n1 feeds both branches (Eq. 1 of the paper); n2 is applied before the gate. more:
+    (site, norm) pairs or a dict, stored as pairs in the order of MORE_SITES, without pairs whose
+    norm is "None". Raises ValueError for an unknown norm or site.
     """
 
     mixer = "SSM"
 
     def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
-        """Return an arm. Names of norms and sites are checked; a norm of None becomes "None"."""
+        """Return an arm. Raise ValueError for an unknown name. A norm of None becomes "None"."""
         return super().__new__(cls, registered_name(n1), registered_name(n2), further_norms(more))
 
     @classmethod
@@ -107,16 +107,16 @@ class Arm(_Fields):
         return MIXERS[parts[1]](parts[0], parts[2], map(_site_and_norm, further))
 
     def __str__(self) -> str:
-        return f"{self.n1}>{self.mixer}>{self.n2}{self.further}"
+        return f"{self.n1}>{self.mixer}>{self.n2}{self.further_notation}"
 
     @property
     def sites(self) -> dict[str, str]:
-        """Site → norm for "n1", "n2" and the further sites that have a norm."""
+        """A dict site → name of its norm, for n1, n2 and the further sites that have a norm."""
         return {"n1": self.n1, "n2": self.n2, **dict(self.more)}
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """The norm at each of the arm's sites, in the order of `sites`."""
+        """The names of the norms at the arm's sites, in the order of `sites`."""
         return tuple(self.sites.values())
 
     @property
@@ -129,8 +129,8 @@ class Arm(_Fields):
         return f"{self.n1}→{self.n2}{''.join(further)}"
 
     @property
-    def further(self) -> str:
-        """The norms at further sites in the arm's notation, `+B:RMSN+gated:LN`, or ""."""
+    def further_notation(self) -> str:
+        """The norms at further sites as an arm writes them, `+B:RMSN+gated:LN`; "" if none."""
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
@@ -153,7 +153,7 @@ def _unknown_arm(text: str) -> ValueError:
 
 
 def _site_and_norm(text: str) -> tuple[str, str]:
-    """Return ("B", "RMSN") for `"B:RMSN"`."""
+    """Return the pair (site, norm) that a text names: ("B", "RMSN") for `"B:RMSN"`."""
     site, colon, norm = (part.strip() for part in text.partition(":"))
     if not colon:
         raise ValueError(f"a further site is written SITE:NORM, such as B:RMSN, got {text!r}")
@@ -161,7 +161,7 @@ def _site_and_norm(text: str) -> tuple[str, str]:
 
 
 def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
-    """Return the (site, norm) pairs in the order of MORE_SITES, without those whose norm is "None".
+    """Return the (site, norm) pairs of `more` in the order of MORE_SITES, without norms "None".
 
     Raises ValueError for an unknown site or norm, and for a site that is named twice.
     """
@@ -193,4 +193,4 @@ def preset(name: str) -> Arm:
     return PRESETS[name].arm
 
 
-NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1
+NORM_CHOICES = PAPER_NORMS[1:]  # without "None", in the order of the paper's Table 1

@@ -1,4 +1,4 @@
-"""The Mamba block with sites for norms (Eq. 1–3), based on Gu & Dao 2023 and state-spaces/mamba.
+"""The Mamba block (Eq. 1–3 of the paper), with sites at which norms can be placed.
 
     f = N2(SSM(SiLU(Conv(Lin(N1(x))))))        (1)   main branch
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
@@ -13,8 +13,9 @@ have their own projection, convolution and scan.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank,
 K = d_conv; `delta` is Δ, `A_log` is log(−A). As in mamba-ssm, the scan's output, which N2 gets,
-includes D·u (this D is the SSM's skip parameter). Parameter names and initial values are those of
-mamba-ssm. arms.py lists the sites and their widths.
+includes D·u (this D is the SSM's skip parameter). arms.py lists the sites and their widths.
+Sources: Gu & Dao 2023; state-spaces/mamba, called mamba-ssm here (names and initial values of the
+parameters).
 """
 
 import math
@@ -35,12 +36,14 @@ from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
 from mambanorm.operations.layers import causal_conv_silu, is_plain, split_linear
 from mambanorm.operations.scan import project_delta
 
-# at(site, value) returns the value after the site's norm, and passes this result to the observer.
+# Type of the function at(site, value): it applies the site's norm to the value, passes the result
+# to the observer and returns the result.
 At = Callable[[str, Tensor], Tensor]
 
 NEEDS_CAUSAL = "which do not exist yet when a block generates step by step"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # range and floor of mamba-ssm's initial Δ
-# Prefixes of parameter names: such parameters get mamba-ssm's attribute `_no_weight_decay = True`.
+# A parameter whose name starts with one of these texts gets mamba-ssm's attribute
+# `_no_weight_decay = True`.
 NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
 
 
@@ -49,8 +52,10 @@ class BlockCache:
     """The state that a block carries between positions. Its size is the same at every position.
 
     conv (B, K − 1, E): the last K − 1 inputs of the convolution, zero before the first position.
-    state (B, E, N): the scan's h. A call of `step` replaces both tensors and never changes them in
-    place, so a shallow copy of the cache is enough to continue a prompt in two ways.
+    state (B, E, N): the scan's state h, zero before the first position.
+
+    A call of `step` replaces both tensors and never changes them in place. So, to continue a prompt
+    in two ways, a shallow copy of the cache is enough for the second way.
     """
 
     conv: Tensor
@@ -109,9 +114,10 @@ class Block(ObservedBlock):
 
         lengths (B,): number of valid positions of each row; None means that all are valid. Norms
         ignore padding. The scan is causal, so padding at the end of a row does not change earlier
-        outputs. context: the cache of earlier positions, the size (H, W) of an image, or None.
+        outputs. context: the cache of earlier positions (CausalBlock), the size (H, W) of an image
+        (VSSBlock in mambanorm_study), or None.
         """
-        at = self._sites(lengths)
+        at = self._make_at(lengths)
         h = at("n1", at("x", x))  # one N1(x) for both branches
         u, z, dt = self.project(h)  # Lin
         u = self.convolve(u, context)  # SiLU(Conv(·))
@@ -122,9 +128,9 @@ class Block(ObservedBlock):
         return at("residual", x + at("branch", self.out_proj(f)))  # Eq. 3
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the convolution's input u and the gate z, (B, L, E) each, and dt or None.
+        """Return the convolution's input u (B, L, E), the gate z before SiLU (B, L, E), and dt.
 
-        A block returns None if `select` computes dt from u, as in MambaBlock.
+        dt is None in a block whose `select` computes dt from u, such as MambaBlock.
         """
         u, z = split_linear(self.in_proj, h, [self.d_inner, self.d_inner])
         return u, z, None
@@ -134,7 +140,7 @@ class Block(ObservedBlock):
 
         The fused scan computes Δ from dt itself and never stores it. If there is a norm at
         delta_after, or if dt_proj must be called (operations/layers.py), Δ is computed first and
-        passed to `selective_scan`.
+        passed to `selective_scan`. If `context` is a BlockCache, its `state` is updated.
         """
         weight, bias, A_log, D = self.ssm()
         delta, delta_bias = self._delta_before_scan(dt, weight, bias, at)
@@ -160,10 +166,10 @@ class Block(ObservedBlock):
     def _delta_before_scan(
         self, dt: Tensor, weight: Tensor | None, bias: Tensor | None, at: At
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return Δ before bias and softplus, (B, L, E), and the bias that must still be added.
+        """Return Δ before softplus, (B, L, E), and the bias (E,) that must still be added to Δ.
 
-        The bias is None if Δ already includes it. Δ is None if only the scan needs it and dt_proj
-        is a plain layer: then the fused scan computes Δ.
+        The bias is None if Δ already includes it. Δ is None if dt_proj is a plain layer and neither
+        a norm nor the observer needs Δ: then the fused scan computes Δ.
         """
         is_read = self.observer is not None or "delta_after" in self.more
         if weight is not None:
@@ -175,7 +181,8 @@ class Block(ObservedBlock):
             if not is_read:
                 return delta, None
             # dt_proj adds its bias itself, so its output for an input of 0 is the bias. If only the
-            # observer needs the bias, call `forward`, without hooks: this input of 0 is not data.
+            # observer needs the bias, call `dt_proj.forward`, which runs no hooks: hooks should not
+            # see an input of 0 that is not data.
             layer = self.dt_proj if "delta_after" in self.more else self.dt_proj.forward
             bias = layer(dt.new_zeros(1, 1, dt.shape[-1]))[0, 0]
             delta = delta - bias
@@ -185,7 +192,7 @@ class Block(ObservedBlock):
 
     # ---------------------------------------------------------------------------------------- norms
 
-    def _sites(self, lengths: Tensor | None) -> At:
+    def _make_at(self, lengths: Tensor | None) -> At:
         """Return the function `at(site, value)` of one forward pass with `lengths`; see `At`."""
         norms = {"n1": self.n1, "n2": self.n2, **self.more._modules}
         observer = self.observer
@@ -224,12 +231,12 @@ class Block(ObservedBlock):
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
         for name, parameter in self._parameters.items():
-            # All other parameters lack the attribute: some optimizers only test hasattr.
+            # Other parameters must lack `_no_weight_decay`: some optimizers only test hasattr.
             if name.startswith(NOT_DECAYED):
                 parameter._no_weight_decay = True  # type: ignore[union-attr]
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
-        """Return the norm `name` with the width of a site of this block."""
+        """Return a new norm `name` for a site of this block, with as many channels as the site."""
         return create_norm(name, self.site_widths[site], **options)
 
 
@@ -257,7 +264,7 @@ class CausalBlock(Block):
         device.
         """
         like: Tensor = getattr(self.conv1d, "weight", self.A_log)
-        # the dtype of the scan
+        # the scan computes in float64 if the weights are float64, otherwise in float32
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         conv = like.new_zeros(rows, self.conv_reach, self.conv_channels, device=device)
         state = like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype, device=device)
@@ -370,9 +377,9 @@ class MambaBlock(CausalBlock):
         return u, dt, B, C
 
     def ssm(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-        """Return dt_proj's weight and bias, log(−A), and D.
+        """Return dt_proj's weight (E, R) and bias (E,), log(−A) (E, N), and D (E,).
 
-        Weight and bias are None if dt_proj must be called.
+        Weight and bias are None if dt_proj must be called (operations/layers.py).
         """
         layer = self.dt_proj
         if is_plain(layer, nn.Linear) and layer.bias is not None:
@@ -391,7 +398,7 @@ def init_dt(weight: Tensor, bias: Tensor) -> None:
 
 
 def init_dt_bias(bias: Tensor) -> None:
-    """Initialize Δ's bias of any shape in place: softplus(bias) is log-uniform in DT_MIN…DT_MAX."""
+    """Initialize Δ's bias (any shape) in place: softplus(bias) is log-uniform in DT_MIN…DT_MAX."""
     low, high = math.log(DT_MIN), math.log(DT_MAX)
     dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
     with torch.no_grad():
@@ -399,7 +406,10 @@ def init_dt_bias(bias: Tensor) -> None:
 
 
 def initial_A_log(channels: int, d_state: int) -> Tensor:
-    """Return log(−A) of S4D-real, (channels, d_state): −A is 1, 2, …, d_state in every channel."""
+    """Return the initial log(−A), (channels, d_state): −A is 1, 2, …, d_state in every channel.
+
+    This is the initialization S4D-real of mamba-ssm.
+    """
     return torch.log(torch.arange(1.0, d_state + 1)).repeat(channels, 1)
 
 
@@ -419,9 +429,9 @@ def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None
 def _rename_from_mamba_ssm(
     block: MambaBlock, state: dict[str, Tensor], prefix: str, *_: object
 ) -> None:
-    """Rename mamba-ssm's keys `mixer.*` and `norm.*` (N1) in a state dict before it is loaded.
+    """Rename keys of a state dict before it is loaded: `mixer.*` to `*`, and `norm.*` to `n1.*`.
 
-    So mamba-ssm's state dicts load without conversion.
+    So mamba-ssm's state dicts, which have the old names, load without conversion.
     """
     for key in list(state):
         for theirs, ours in (("mixer.", ""), ("norm.", "n1.")):

@@ -20,7 +20,10 @@ def nearest(given: object, valid: Iterable[str]) -> str | None:
 def unknown(
     kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError
 ) -> Exception:
-    """Return the exception to raise for an unknown name. `kind` is the noun: "task", "norm", …"""
+    """Return an `error` that lists the valid names, to be raised for the unknown name `given`.
+
+    `kind` is the noun for such names in the message: "task", "norm", …
+    """
     names = [str(name) for name in valid]
     text = f"unknown {kind} {brief(given)}: valid are {', '.join(names)}"
     guess = nearest(given, names)

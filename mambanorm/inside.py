@@ -23,8 +23,8 @@ from mambanorm.checks import check_lengths, check_tensor
 from mambanorm.errors import shown, unknown
 from mambanorm.models.language import LanguageModel
 
-# The sites of Figure 9: what a block adds to the residual stream ("branch", or "attention" and
-# "feed_forward" in a Transformer block), and the sum ("residual").
+# The sites of the paper's Figure 9: what a block adds to the residual stream ("branch", or
+# "attention" and "feed_forward" in a Transformer block), and the sum ("residual").
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 
 
@@ -76,7 +76,7 @@ class Recorder:
         self.values: list[SiteValue] = []
 
     def add(self, block: str, depth: int, site: str, value: Tensor) -> None:
-        """Append the value to `values` if `sites` contains its site."""
+        """Append the value, as a SiteValue, to `values` if `site` is one of `sites`."""
         if site in self.sites:
             self.values.append(SiteValue(block, depth, site, value.detach()))
 
@@ -95,7 +95,7 @@ class Recorder:
         ]
 
     def first_nonfinite(self) -> str | None:
-        """Return the first block and site with a non-finite value, as `blocks.3.scan`, or None."""
+        """Return block and site of the first non-finite value, such as `blocks.3.scan`, or None."""
         for entry in self.values:
             if not entry.value.isfinite().all():
                 return f"{entry.block}.{entry.site}"
@@ -106,9 +106,9 @@ class Recorder:
 def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> Iterator[Recorder]:
     """Record the values at the given sites of every block, while the `with` block is open.
 
-    `sites` is one site, several sites, or None for all sites. The model must contain blocks of this
-    kit, as all models of this kit do. Raises ValueError for a model without such blocks, and for a
-    site that none of the model's blocks has.
+    Yields the Recorder that collects the values. `sites` is one site, several sites, or None for
+    all sites. The model must contain blocks of this kit, as all models of this kit do. Raises
+    ValueError for a model without such blocks, and for a site that none of the model's blocks has.
     """
     blocks = blocks_of(model)
     if not blocks:
@@ -129,7 +129,7 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> 
 
 
 def describe(value: Tensor) -> dict[str, float]:
-    """Return statistics of a tensor's finite values, computed in float64.
+    """Return a dict of statistics of a tensor's finite values, computed in float64.
 
     The keys are rms; max_abs; p999, the 99.9 % quantile of the magnitude; kurtosis, which is 3 for
     a normal distribution; and nonfinite, the fraction of the tensor's values that are not finite.
@@ -170,13 +170,16 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 def token_norms(
     model: nn.Module, x: Tensor, lengths: Tensor | None = None
 ) -> dict[str, np.ndarray]:
-    """Return ‖y‖₂ of each valid token after each block (Figure 9), as columns depth, site and l2.
+    """Return ‖y‖₂ of each valid token after each block, as in the paper's Figure 9.
 
-    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). y is the value at a
-    site; the sites are those of OUTPUTS that the blocks have. Choose the mode with `model.train()`
-    or `model.eval()` before the call, because BN's output depends on the mode. The model's buffers
-    are restored. A LanguageModel is called without `lengths`, because its norms are causal; the
-    result never contains padding.
+    The result is a dict of three arrays, one element per token, block and site: depth (of the
+    block, from 1), site (name) and l2 (‖y‖₂). y is the value at a site; the sites are those of
+    OUTPUTS that the blocks have.
+
+    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). Choose the mode with
+    `model.train()` or `model.eval()` before the call, because BN's output depends on the mode. The
+    model's buffers are restored. A LanguageModel is called without `lengths`, because its norms are
+    causal; the result never contains padding.
 
     Raises ValueError for a model without blocks of this kit and for lengths that do not fit x.
     """

@@ -37,8 +37,8 @@ def fit(
     Divergence is a result: training ends at the first loss or gradient that is not finite, before
     the optimizer uses it.
 
-    loss_of(model, batch, step): yields one loss per micro-batch; their sum is the batch's mean
-        loss.
+    loss_of(model, batch, step): yields one loss per micro-batch; the sum of these losses is the
+        batch's mean loss.
     lr_of(step): returns the learning rate. Steps count from len(curve) + 1, which is 1 for an empty
         curve.
     curve: list to which each step appends a row: step, train_loss, grad_norm (L2, before clipping)
@@ -46,12 +46,12 @@ def fit(
     callbacks: called with the step number after each step; a true return value ends training.
     clip: a gradient with a larger L2 norm is scaled down to this norm.
     """
-    parameters = list(model.parameters())  # outside the loop, because it visits all modules
+    parameters = list(model.parameters())  # outside the loop: parameters() visits all modules
     for step, batch in enumerate(batches, start=len(curve) + 1):
         lr = lr_of(step)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        if not model.training:  # as before the first step or after an evaluation
+        if not model.training:  # before the first step and after an evaluation
             model.train()
         optimizer.zero_grad()
         parts = []
@@ -116,8 +116,8 @@ def build_optimizer(
     """Return an optimizer for the model; `name` is a key of OPTIMIZERS.
 
     Weight decay applies only to parameters with two or more axes, so not to vectors and scalars
-    (biases, γ and β of norms, D). The names in NOT_DECAYED are excluded, too: A_log, as in
-    mamba-ssm, and biases that form a matrix.
+    (biases, γ and β of norms, D). Parameters whose names end with one of NOT_DECAYED are excluded,
+    too: A_log, as in mamba-ssm, and biases that form a matrix.
     """
     decayed: list[nn.Parameter] = []
     not_decayed: list[nn.Parameter] = []
@@ -132,8 +132,8 @@ def build_optimizer(
     return OPTIMIZERS[name](groups, lr=lr, betas=betas)
 
 
-# Endings of parameter names: such parameters get no weight decay, whatever their shape, because a
-# VSSBlock's biases form a matrix.
+# A parameter whose name ends with one of these texts gets no weight decay, whatever its shape:
+# A_log as in mamba-ssm, and biases, because those of a VSSBlock form a matrix.
 NOT_DECAYED = ("A_log", "A_logs", "bias")
 
 # Name → function that maps progress (0 after the warm-up, 1 at the last step) to a factor of the
@@ -149,7 +149,8 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of one step, counted from 1 to `steps`.
 
-    The rate grows linearly to `lr` in `warmup_steps` steps, then follows one of SCHEDULES.
+    The rate grows linearly to `lr` in `warmup_steps` steps, then follows `schedule`, a key of
+    SCHEDULES.
     """
     if step <= warmup_steps:
         return lr * (step / warmup_steps)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 class Published(NamedTuple):
     """A published variant.
 
-    arm: the arm as text in PUBLISHED, as a parsed Arm in `arms.PRESETS`. domain: "sequence" or
-    "vision". section: the sections of the paper that name the variant; "" means none. options: the
-    variant's norm options by site, as in the argument `norm_options` of models.
+    arm: a text such as "LN>SSM>None" in PUBLISHED, a parsed Arm in `arms.PRESETS`. domain:
+    "sequence" or "vision". section: the sections of the paper that name the variant; "" means none.
+    options: the variant's norm options by site, as in the argument `norm_options` of models.
     """
 
     arm: Any
@@ -31,7 +31,7 @@ PUBLISHED: dict[str, Published] = {
     # the two variants that the paper calls "original" (§4.5)
     "Mamba": Published("RMSN>SSM>None", "sequence", "4.5", "the paper's original for sequences"),
     "VMamba": Published("LN>SSM>LN", "vision", "4.5", "the paper's original for vision"),
-    # §2.3: a norm before the SSM
+    # §2.3 of the paper: a norm before the SSM
     **_rows("LN>SSM>None", "sequence", "2.3", "FMamba", "MLSA4Rec", "Zamba"),
     **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba"),
     **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "Mamba-PTQ", "CMAMBA"),
@@ -41,7 +41,7 @@ PUBLISHED: dict[str, Published] = {
     "MC-SEMamba": Published("IN>SSM>None", "sequence", "2.3"),
     **_rows("LN>SSM>None", "vision", "2.3", "RetinexMamba", "CU-Mamba", "RSMamba"),
     "FST-Mamba": Published("RMSN>SSM>None", "vision", "2.3, 3.2"),
-    # §2.3: a norm after the SSM
+    # §2.3 of the paper: a norm after the SSM
     "DIFFIMP": Published("None>SSM>RMSN", "sequence", "2.3, 3.2"),
     "Bi-Mamba-IN": Published(
         "None>SSM>IN", "sequence", "2.3", "Tang et al. 2024 according to §2.3 (I4f)"
@@ -49,7 +49,7 @@ PUBLISHED: dict[str, Published] = {
     "Mamba2": Published("None>SSM>GN", "sequence", "2.3", "cited there as Bai et al. 2024a"),
     "IRSRMamba": Published("None>SSM>LN", "vision", "2.3"),
     "MambaHSI": Published("None>SSM>GN", "vision", "2.3"),
-    # §3.2: the same norm before and after the SSM
+    # §3.2 of the paper: the same norm before and after the SSM
     "MambaDC": Published("LN>SSM>LN", "sequence", "3.2"),
     "Bi-Mamba": Published(
         "LN>SSM>LN", "sequence", "3.2", "Zhou et al. 2024 according to §3.2; §2.3 says IN (I4f)"

@@ -27,8 +27,9 @@ def inspect_model(
 ) -> Iterator[None]:
     """Return a context in which `on_input` is called before and `on_output` after each module call.
 
-    on_input(path, inputs): gets the module's path and the values of all its arguments, positional
-    and keyword. on_output(path, module, inputs, output): also gets the module and its output.
+    on_input(path, inputs): path is the module's name in the model; inputs is a list of the values
+    of all arguments of the call, positional and keyword. on_output(path, module, inputs, output):
+    also gets the module and the output of the call.
     """
 
     def before_call(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -51,14 +52,17 @@ def inspect_model(
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors in a value, in order. value: a tensor, or a nested tuple, list or dict."""
+    """Return a flat list of the tensors in a value.
+
+    value: a tensor, or a nested tuple, list or dict, which may also contain other objects.
+    """
     return [part for part in tree_leaves(value) if isinstance(part, Tensor)]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
     """Return a copy of a value with each tensor x replaced by function(x).
 
-    value: a tensor, or tuples, lists and dicts that contain tensors.
+    value: a tensor, or a nested tuple, list or dict, which may also contain other objects.
     """
     return tree_map_only(Tensor, function, value)
 
@@ -66,13 +70,18 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
 def first_tensor(value: object, *, skip_integers: bool = False) -> Tensor | None:
     """Return the first tensor in a value (see `tensors_in`), or None if the value has no tensor.
 
-    skip_integers: True means to return the first tensor of a floating-point type.
+    skip_integers: True means to consider only tensors of a floating-point type.
     """
     return next((x for x in tensors_in(value) if x.is_floating_point() or not skip_integers), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
-    """Return the input and the targets of a batch; the targets are None if the batch has none."""
+    """Return a tuple (input, targets) for a batch; targets is None if the batch has none.
+
+    batch: a tensor (the input), a tuple or list (input, targets), or a dict. The targets in a dict
+    are the value under the first name in TARGETS that the dict has as a key, and the input is the
+    rest of the dict.
+    """
     if isinstance(batch, dict):
         key = next((name for name in TARGETS if name in batch), None)
         return {name: part for name, part in batch.items() if name != key}, batch.get(key)
@@ -84,9 +93,10 @@ def split_batch(batch: object) -> tuple[object, object]:
 def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
     """Return the model's output for a batch.
 
-    A dict is passed as keyword arguments. with_targets: True means that the targets in a dict are
-    passed, too, so that the model can compute its loss. Raises ValueError if the model raises any
-    error.
+    batch: as for `split_batch`. An input that is a dict is passed as keyword arguments.
+    with_targets: True means that the targets in a dict are passed, too, so that the model can
+    compute its loss; the targets in a tuple or list are never passed. Raises ValueError if the
+    model raises any error.
     """
     inputs = batch if with_targets and isinstance(batch, dict) else split_batch(batch)[0]
     try:
@@ -101,7 +111,10 @@ def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -
 
 
 def run_eagerly() -> AbstractContextManager:
-    """Return a context in which compiled models run eagerly: compiled code calls no hooks."""
+    """Return a context in which compiled models run eagerly.
+
+    Hooks need this context, because compiled code calls no hooks.
+    """
     # torch._dynamo is slow to import; as long as it is not imported, no model is compiled
     if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")

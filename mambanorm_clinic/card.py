@@ -1,15 +1,18 @@
-"""A card, which is a page about one norm: what the norm does and costs, whether a model with it
-trains, and whether that model is better.
+"""`norm_card`: make a norm card, which is a page about one norm.
 
-An arm is a choice of norms for the sites of a block (see arms.py). A card has three arms, one per
-place of the norm in the block: before the block, after the scan, and on both sides. card_checks.py
-measures what the norm does. card_tables.py compares each arm with Mamba's original arm and with
-the best recorded arm, by the rule in PROTOCOL.md. card_text.py writes the sentences. card_page.py
-has the class NormCard, which writes the page.
+The page says what the norm does and costs, whether a model with the norm trains, and whether this
+model is better than models with other norms.
 
-Each arm without recorded runs is tuned on the four NEW_TUNING_SEEDS of evidence.py. It is then
-tested on the seeds that are recorded for the arm with which it is compared. A card has about a
-dozen comparisons; their intervals are not corrected for multiple comparisons.
+An arm is a choice of norms for the sites of a Mamba block, such as RMSN>SSM>None (see arms.py). A
+card has three arms, one per position of the norm: before the block, after the scan, and on both
+sides. card_checks.py measures what the norm does. card_tables.py compares each arm with Mamba's
+original arm and with the best recorded arm, by the rule in PROTOCOL.md. card_text.py writes the
+sentences. card_page.py has the class NormCard, which writes the page.
+
+The learning rate of an arm without recorded runs is tuned on the four NEW_TUNING_SEEDS of
+evidence.py. The arm is then tested on the seeds that are recorded for the arm with which it is
+compared. A card has about a dozen comparisons, whose confidence intervals are not corrected for
+multiple comparisons.
 """
 
 import sys
@@ -27,7 +30,7 @@ from mambanorm_clinic.card_checks import behaviour_of, checks_of, error_text, tw
 from mambanorm_clinic.card_page import NormCard
 from mambanorm_clinic.card_tables import comparison_rows, score_table, training_table
 from mambanorm_clinic.card_text import REFERENCE
-from mambanorm_study.advice.which_arm import check_pair, duel_runs, duel_seeds
+from mambanorm_study.advice.which_arm import check_pair, comparison_runs, comparison_seeds
 from mambanorm_study.basics.extensions import files_to_import, set_imports
 from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.basics.text import plural
@@ -41,10 +44,10 @@ from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import ladder_runs
-from mambanorm_study.tables.norm_catalog import costs_of
-from mambanorm_study.tables.scores import of_test_seeds
+from mambanorm_study.tables.norm_catalog import costs_by_shape
+from mambanorm_study.tables.scores import select_test_seeds
 
-# Number of seeds on which each arm of the norm is trained at each of five learning rates. Many arms
+# Number of seeds on which each arm of a card is trained at each of five learning rates. Many arms
 # diverge at the highest of these rates.
 SEEDS_PER_RATE = 2
 
@@ -61,16 +64,18 @@ def norm_card(
     out: str | Path | None = None,
     **engine: Any,
 ) -> NormCard:
-    """Return the card of a norm, after training the runs that the card needs.
+    """Return the NormCard of a norm, after training the runs that the card needs.
 
     norm: a registered name, or a file that registers a norm. tasks: None means one sequence task
     and one image task (see `card_tasks`); on a language task only a causal norm is compared. seeds:
-    a list of test seeds, or the number of recorded seeds to compare on (`which_arm.duel_seeds`);
-    None means 8, but 6 on images if the norm is not built in. scale: None means the scale in the
-    environment variable MAMBANORM_SCALE, or else "evening". against: the arm with which the norm's
-    arms are compared. train: False means that known runs are read and no run is trained. runs_dir:
-    the run store. out: the folder to which the card is written. engine: the arguments scheduler,
-    workers, client and progress of `sweep`.
+    a list of test seeds, or the number of recorded seeds to compare on (see
+    `which_arm.comparison_seeds`); None means 8, but 6 on image tasks if the norm is not built in.
+    scale: None means the scale in the environment variable MAMBANORM_SCALE or, if it is not set,
+    "evening". against: the arm (the norms of a block, such as RMSN>SSM>None) with which the arms
+    that contain the norm are compared. train: False means that recorded and stored runs are read
+    and no run is trained. runs_dir: the run store. out: the folder to which the card is written;
+    None means that it is not written.
+    engine: the arguments scheduler, workers, client and progress of `sweep`.
 
     Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that
     registers no norm. If a run cannot be trained, no error is raised; the card reports the failure.
@@ -86,7 +91,7 @@ def norm_card(
     for task in usable_tasks(card):
         runs = known[known.task == task]
         if seeds is not None and not isinstance(seeds, int):
-            runs = of_test_seeds(runs, card.seeds[task])
+            runs = select_test_seeds(runs, card.seeds[task])
         evidence = Evidence(runs, scale)
         rows += comparison_rows(card, task, evidence)
         scores[task] = score_table(card.arms.values(), task, evidence)
@@ -101,9 +106,9 @@ def norm_card(
 def find_norm(norm: str) -> str:
     """Return the registered name of a norm.
 
-    norm: the registered name itself, or the path of a .py file that registers the norm. Raises
-    ValueError for an unknown name, and for a file that raises an error or does not register exactly
-    one norm.
+    norm: the registered name itself, or the path of a .py file that registers the norm; the file is
+    imported. Raises ValueError for an unknown name, and for a file that raises an error or does not
+    register exactly one norm.
     """
     if not norm.endswith(".py"):
         return registered_name(norm)
@@ -112,7 +117,7 @@ def find_norm(norm: str) -> str:
     names = [
         name
         for name, entry in NORMS.items()
-        if name not in registered_before or _file_of(entry.factory) == path
+        if name not in registered_before or _source_file(entry.factory) == path
     ]
     if not names:
         raise ValueError(
@@ -126,7 +131,7 @@ def find_norm(norm: str) -> str:
     return names[0]
 
 
-def _file_of(factory: Any) -> Path | None:
+def _source_file(factory: Any) -> Path | None:
     file = getattr(sys.modules.get(getattr(factory, "__module__", "")), "__file__", None)
     return Path(file).resolve() if file else None
 
@@ -148,7 +153,8 @@ def card_tasks(scale: str) -> tuple[str, ...]:
     """Return the default tasks of a card: one sequence task and one image task.
 
     Each is the first task of its kind in TRAINED_TASKS on which Mamba's original arm has recorded
-    tuning runs at the scale, or else the first of its kind in VERDICT_TASKS.
+    tuning runs at this scale. If there is no such task, it is the first task of its kind in
+    VERDICT_TASKS.
     """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
@@ -160,15 +166,18 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> list[int]:
     if seeds is None and kind_of(task) == "vision" and not NORMS[name].built_in:
         seeds = rule.FEWEST  # fewer seeds, because runs on images take longer
-    return duel_seeds(against, task, scale, seeds)
+    return comparison_seeds(against, task, scale, seeds)
 
 
 def _measure_norm(card: NormCard) -> NormCard:
-    """Return the card with the norm's behaviour, checks and costs, and with the name of a built-in
-    norm that computes the same as the card's norm, if there is one.
+    """Return a copy of the card with the norm's behaviour, checks and costs.
+
+    The copy's attribute `same` is the name of a built-in norm that computes the same, "" if there
+    is none. If the norm raises an error, only the attribute `untrained` is set, to a tuple with one
+    sentence on the error.
     """
     try:
-        behaviour, costs = behaviour_of(card.name), costs_of(card.name)
+        behaviour, costs = behaviour_of(card.name), costs_by_shape(card.name)
     except Exception as error:  # a user's norm may raise any exception
         reason = f"The norm was not measured or trained, because it failed: {error_text(error)}."
         return replace(card, untrained=(reason,))
@@ -182,9 +191,10 @@ def _measure_norm(card: NormCard) -> NormCard:
 
 
 def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> list[NormCard]:
-    """Return the cards of built-in norms, made from recorded runs; nothing is trained.
+    """Return a list with the NormCard of each built-in norm, without training any run.
 
-    scale: as for `norm_card`. names: the norms; None means all built-in norms except "None".
+    scale: as for `norm_card`. names: the norms; None means all built-in norms except the norm
+    "None".
     """
     if names is None:
         names = [name for name, entry in NORMS.items() if entry.built_in and name != "None"]
@@ -196,10 +206,10 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
 
 
 def usable_tasks(card: NormCard) -> list[str]:
-    """Return the card's tasks on which its norm can be compared.
+    """Return a list of the card's tasks on which models with the card's norm can be compared.
 
     The list includes language tasks only if the norm is declared causal and was measured as causal.
-    It is empty if the norm raised an error when it was measured.
+    The list is empty if the norm raised an error when it was measured.
     """
     if card.behaviour is None:
         return []
@@ -210,26 +220,29 @@ def usable_tasks(card: NormCard) -> list[str]:
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """Return the configs of the runs that a card needs next and that are not in `known`.
 
-    For each arm of the norm these are runs at five learning rates; in addition the tuning runs if
-    the arm is not tuned yet, or else the test runs. Call this function again after the tuning runs
-    are trained, because their results determine the test runs.
+    known: a DataFrame with one row per known run. Each arm of the card needs runs at five learning
+    rates. On each usable task the arm also needs tuning runs or, if its learning rate is tuned
+    already, test runs. Call this function again after the tuning runs are trained, because they
+    determine the learning rate of the test runs.
     """
     arms = list(card.arms.values())
     configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:SEEDS_PER_RATE])
     for task in usable_tasks(card):
         for arm in arms:
             if arm != card.against:
-                configs += duel_runs(arm, card.against, task, card.seeds[task], card.scale, known)
+                configs += comparison_runs(
+                    arm, card.against, task, card.seeds[task], card.scale, known
+                )
     known_ids = set(known.run_id)
     return unique(config for config in configs if config.run_id not in known_ids)
 
 
 def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[RunConfig]:
-    """Return the configs of all runs that a card still needs, to estimate how long they take.
+    """Return the configs of all runs that a card still needs, to estimate how long the runs take.
 
     The test runs of an arm that is not tuned yet get the default learning rate of the scale. The
-    list is empty if the norm raised an error when it was measured, or if it computes the same as a
-    built-in norm.
+    list is empty if the norm raised an error when it was measured, or if the norm computes the same
+    as a built-in norm. runs_dir: the run store.
     """
     if card.behaviour is None or card.same:
         return []
@@ -245,14 +258,16 @@ def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[Run
 def _train_missing_runs(
     card: NormCard, runs_dir: str | Path | None, engine: dict[str, Any]
 ) -> tuple[str, ...]:
-    """Train the missing runs of a card. Return one sentence on the runs that could not be trained,
-    or () if there are none.
+    """Train the missing runs of a card.
+
+    Returns a tuple with one sentence on the runs that could not be trained, or () if no run failed.
+    engine: arguments of `sweep`.
     """
     if not missing_runs(card, runs_dir):
         return ()
     norm = NORMS[card.name]
-    if not (norm.built_in or str(_file_of(norm.factory)) in files_to_import()):
-        engine = {"workers": 0, **engine}  # other processes would not know the norm
+    if not (norm.built_in or str(_source_file(norm.factory)) in files_to_import()):
+        engine = {"workers": 0, **engine}  # worker processes would not know the norm
     failed = train_needed(partial(card_runs, card), card.scale, runs_dir, **engine).failed
     if failed.empty:
         return ()

@@ -30,7 +30,7 @@ from mambanorm_study.lessons.invariance import (
     CHANGES,
     output_change,
     prepared_norm,
-    sample,
+    random_batch,
 )
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
@@ -38,8 +38,8 @@ from mambanorm_study.models.vision import VSSBlock
 
 # Two norms compute the same if their outputs, which are of order 1, differ by less than this.
 LARGEST_DIFFERENCE = 1e-6
-# Largest error that is accepted in float16, in bfloat16, and in float32 for an input with mean
-# 3,000. The error is relative to the output in float64.
+# Largest error of a norm's output that is accepted in float16, in bfloat16, and in float32 for an
+# input with mean 3,000. The error is relative to the output in float64.
 LARGEST_ERROR = 5e-2
 # Relative changes below this number are rounding errors of float64.
 ROUNDING = 1e-9
@@ -48,7 +48,10 @@ GOOD, BAD = "good", "bad"
 
 
 class Answer(NamedTuple):
-    """The answer to a question. mark: "good", "bad", or "" for an answer that is neither."""
+    """The answer to a question about a norm.
+
+    text: the answer in words. mark: "good", "bad", or "" for an answer that is neither.
+    """
 
     text: str
     mark: str = ""
@@ -59,7 +62,10 @@ def _good_or_bad(is_good: object, good: str, bad: str) -> Answer:
 
 
 def behaviour_of(name: str) -> Behaviour:
-    """Return the measured behaviour of a registered norm. Raises any error that the norm raises."""
+    """Measure a registered norm, and return its Behaviour (see mambanorm/norms/behaviour.py).
+
+    Raises any error that the norm raises.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return measure(partial(create_norm, registered_name(name), CHANNELS))
@@ -71,10 +77,11 @@ def error_text(error: Exception) -> str:
 
 
 def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
-    """Return a frame with one row per question about a norm.
+    """Return a DataFrame with one row per question about a norm.
 
-    Columns: group, question, answer, mark ("good", "bad" or ""). behaviour: the result of
-    `behaviour_of`; None means to measure the behaviour now.
+    Columns: group (the title of a group of questions), question, answer (a text), mark ("good",
+    "bad", or "" for an answer that is neither). behaviour: the result of `behaviour_of`; None means
+    to measure the behaviour now.
     """
     name = registered_name(name)
     measured = _answers_from(behaviour or behaviour_of(name), name)
@@ -96,7 +103,10 @@ def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
 
 
 def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
-    """Return a map question → answer, for the questions that the behaviour of the norm answers."""
+    """Return a map from question to Answer, for the questions that the measured behaviour answers.
+
+    name: the registered name of the norm.
+    """
     entry, axes = NORMS[name], " · ".join(behaviour.axes) or "no axis"
     ahead, padding = Answer("no", GOOD), Answer("no", GOOD)
     if behaviour.looks_ahead:
@@ -131,7 +141,10 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
 
 
 def lookahead_text(behaviour: Behaviour) -> str:
-    """Return a text such as "position 0 sees position 1", for a norm that looks ahead."""
+    """Return a text such as "position 0 sees position 1".
+
+    behaviour: the measured behaviour of a norm whose outputs depend on later positions.
+    """
     late, early = behaviour.looks_ahead
     return f"position {early} sees position {late}"
 
@@ -147,13 +160,13 @@ def _gradient_answer(error: float) -> Answer:
 
 
 def _other_rows_answer(name: str) -> Answer:
-    x = sample()
+    x = random_batch()
     effect = output_change(prepared_norm(name, x, training=False), "other rows", x)
     return _good_or_bad(effect < ROUNDING, "no", "yes")
 
 
 def _modes_answer(name: str) -> Answer:
-    x = sample()
+    x = random_batch()
     with torch.no_grad():
         eval_output, train_output = (
             prepared_norm(name, x, training=training)(x, None) for training in (False, True)
@@ -165,7 +178,7 @@ def _modes_answer(name: str) -> Answer:
 
 
 def _invariance_answer(name: str, *, change: str) -> Answer:
-    x = sample()
+    x = random_batch()
     effect = output_change(prepared_norm(name, x), change, x)
     changed = f"the output changes by {_percent(effect)}"
     return Answer("invariant" if effect < CHANGE_LIMIT else changed)
@@ -175,7 +188,7 @@ def _invariance_answer(name: str, *, change: str) -> Answer:
 
 
 def _output_of_copy(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Return the output of a copy of a norm, with the same random seed in every call."""
+    """Return the output for x of a copy of a norm. The random seed is the same in every call."""
     torch.default_generator.manual_seed(0)
     return copy.deepcopy(norm)(x, lengths)
 
@@ -189,7 +202,11 @@ def _percent(fraction: float) -> str:
 
 
 def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
-    """Answer whether output and gradient are finite for x, and whether the output depends on x."""
+    """Return the Answer to the question whether a norm's output and gradient for x are finite.
+
+    If they are finite but the output does not depend on x, the text says so. name: the norm's
+    registered name.
+    """
     x = x.clone().requires_grad_()
     try:
         norm = create_norm(name, x.shape[-1])
@@ -207,7 +224,10 @@ def _finiteness_answer(name: str, *, x: Tensor) -> Answer:
 
 
 def _precision_answer(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
-    """Answer whether the output for x in `dtype` has this dtype and is close to that in float64."""
+    """Return the Answer to the question whether a norm computes precisely in a dtype.
+
+    The output for x in `dtype` must have this dtype and be close to the output in float64.
+    """
     x = x.to(dtype)
     norm = create_norm(name, x.shape[-1])
     with torch.no_grad():
@@ -250,8 +270,8 @@ RANDOM_INPUT = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
 
-# Maps each group to its questions, and each question to a function that answers it for the norm of
-# the given name.
+# Maps each group of questions to a map from question to function. The function takes the name of a
+# norm and returns the Answer to the question.
 QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
     "what it looks at": {
         "does another row of the batch change an output, in evaluation": _other_rows_answer,
@@ -293,10 +313,10 @@ QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
 
 
 def twin(name: str) -> str:
-    """Return the name of the built-in norm that computes the same as norm `name`, "" if none does.
+    """Return the name of a built-in norm that computes the same as norm `name`, "" if none does.
 
-    Two norms compute the same if they have equal parameters, and equal outputs in training and in
-    evaluation, with lengths and without lengths, for the initial and for changed parameters.
+    Two norms compute the same if they have equal initial parameters, and equal outputs in training
+    and in evaluation, with lengths and without lengths, for the initial and for changed parameters.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -312,8 +332,12 @@ def twin(name: str) -> str:
 
 
 def _parameters_and_outputs(name: str) -> Tensor:
-    """Return one vector of a norm's learned parameters and of its outputs for one fixed input."""
-    norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
+    """Return a vector of a norm's initial learned parameters, followed by outputs for one input.
+
+    The outputs are computed in training and in evaluation, with and without lengths, and for
+    initial and changed parameters. The input is the same in every call.
+    """
+    norm, x = create_norm(name, CHANNELS).double(), random_batch(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
     parameters = [p for p in norm.parameters() if p.requires_grad]
     values = [p.clone() for p in parameters]

@@ -29,7 +29,7 @@ DECLARED = ("equation", "source", "axes", "causal", "learnable", "doubt")
 VERDICT_COLUMNS = [
     "place", "task", "against", "word", "effect", "low", "high", "unit", "n", "diverged",
 ]  # fmt: skip
-# Column → its heading on the page.
+# Column of a table → heading of the column on the page.
 HEADINGS = {
     "effect": "difference", "low": "95 % from", "high": "to", "n": "seeds",
     "highest_lr": "highest learning rate that trains", "shape": "B × L × D",
@@ -41,21 +41,21 @@ NUMBER = "{:.3g}".format
 
 @dataclass(frozen=True)
 class NormCard(CardFacts):
-    """The card of a norm: its facts, and the sentences, tables and pages made from them."""
+    """A norm card: facts about one norm, and sentences, tables and pages made from these facts."""
 
     @property
     def sentences(self) -> dict[str, list[str]]:
-        """Return a map topic → sentences; the most important topic comes first."""
+        """Return a map from topic to a list of sentences, the most important topic first."""
         return sentences_of(self)
 
     @property
     def all_sentences(self) -> list[str]:
-        """Return all sentences, without their topics."""
+        """Return a list of all sentences of the card, in the order of `sentences`."""
         return [line for lines in self.sentences.values() for line in lines]
 
     @property
     def basis(self) -> str:
-        """Return one line that names the scale, the tasks, the number of seeds and the rule."""
+        """Return one line on the comparisons: their scale, tasks, numbers of seeds, and rule."""
         rule_text = (
             f"rule of protocol {VERSION}, each arm at its best learning rate, plain 95 % intervals"
         )
@@ -63,13 +63,19 @@ class NormCard(CardFacts):
 
     @property
     def _seed_counts(self) -> str:
-        """Return "8 seeds", or "6 or 8 seeds" if comparisons have different numbers of seeds."""
+        """Return the number of seeds of the comparisons as text, such as "8 seeds".
+
+        If the comparisons have different numbers of seeds, the text is such as "6 or 8 seeds".
+        """
         counts = set(self.verdicts.n) if len(self.verdicts) else set(map(len, self.seeds.values()))
         return f"{' or '.join(map(str, sorted(counts)))} seed{'' if counts == {1} else 's'}"
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return a map title → table, with the tables in the form in which the page shows them."""
+        """Return a map from the title of each table of the page to the table.
+
+        A table is a DataFrame whose columns have the headings of the page.
+        """
         tables = {}
         if len(self.verdicts):
             tables["Is it better?"] = self._verdict_table()
@@ -97,9 +103,9 @@ class NormCard(CardFacts):
             columns={"reference_lr": f"for {label(self.against)}"}
         )
 
-    def _html(self, *, picture: bool = True, equation: bool = False) -> str:
+    def _html(self, *, with_picture: bool = True, with_equation: bool = False) -> str:
         entry = NORMS[self.name]
-        figure = self._figure() if picture and self.scores else None
+        figure = self._figure() if with_picture and self.scores else None
         with pd.option_context("display.max_colwidth", None):
             tables = {
                 title: table.to_html(index=False, border=0, na_rep="–", float_format=NUMBER)
@@ -109,7 +115,7 @@ class NormCard(CardFacts):
         return template(
             "card.html",
             entry=entry,
-            equation=mathml(entry.equation) if entry.equation and equation else "",
+            equation=mathml(entry.equation) if entry.equation and with_equation else "",
             words=[
                 re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line))
                 for line in self.all_sentences
@@ -124,7 +130,10 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the figure as PNG; the report shows it as the picture of a notebook."""
+        """Return the figure of the scores as PNG, None if there are no scores.
+
+        The study's report shows this figure as the picture of a notebook.
+        """
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
@@ -137,7 +146,7 @@ class NormCard(CardFacts):
     __repr__ = __str__
 
     def to_json(self) -> str:
-        """Return all facts as JSON."""
+        """Return all facts about the norm as a text in JSON format."""
         entry = NORMS[self.name]
         facts = {
             "name": self.name,
@@ -163,14 +172,14 @@ class NormCard(CardFacts):
     def save(self, folder: str | Path) -> list[Path]:
         """Write the card to NAME.html and NAME.json in a folder, and return the two paths.
 
-        The page loads nothing from the network.
+        NAME is the name of the norm. The HTML page loads nothing from the network.
         """
         folder = writable_folder(folder, "the card")
         paths = [folder / f"{self.name}.html", folder / f"{self.name}.json"]
         title = (
             f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(self.name)}</h1>'
         )
-        body = enlarge_on_click(title + self._html(equation=True))
+        body = enlarge_on_click(title + self._html(with_equation=True))
         html_page = page(f"{self.name}: a card", body, template("index.css"), template("card.css"))
         write_text(paths[0], html_page)
         write_text(paths[1], self.to_json())
@@ -193,11 +202,14 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:
-    """Return HTML of several cards, each folded under its norm's name and the first sentence."""
+    """Return one HTML text with several norm cards.
+
+    Each card is folded and shows only the norm's name and the first sentence of the card.
+    """
     folded_cards = [
         f"<details><summary><b>{html.escape(card.name)}</b> "
         f"{html.escape(card.all_sentences[0])}</summary>"
-        f"{card._html(picture=False)}</details>"
+        f"{card._html(with_picture=False)}</details>"
         for card in cards
     ]
     return (

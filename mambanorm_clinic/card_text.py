@@ -1,4 +1,7 @@
-"""The facts about a norm that its card shows, and the sentences about them."""
+"""The facts about a norm that its norm card shows, and the sentences that state these facts.
+
+An arm is a choice of norms for a block, such as RMSN>SSM>None. The arms of a card contain its norm.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,12 +14,12 @@ from mambanorm_clinic.card_checks import BAD, lookahead_text
 from mambanorm_study.advice.which_arm import NOT_FRESH
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tables.run_tables import label
 
-# Mamba's original arm, with which a norm's arms are compared by default.
+# Mamba's original arm, with which the arms of a card are compared by default.
 REFERENCE = "RMSN>SSM>None"
-# Place of the norm in the block → pattern of the arm, with {0} for the norm.
+# Position of the norm in the block → arm, with {0} for the name of the norm.
 PLACES = {
     "before the block": "{0}>SSM>None",
     "after the scan": "None>SSM>{0}",
@@ -27,15 +30,15 @@ WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts about a norm that its card shows.
+    """The facts about a norm that its norm card shows.
 
     name: the norm. scale, tasks: the scale and the tasks of the runs on the card. seeds: maps each
-    task to its test seeds. against: the arm with which the norm's arms are compared. behaviour: see
-    `card_checks.behaviour_of`; None if the norm raised an error. checks: see
-    `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same: the built-in norm that
-    computes the same as this norm, "" if there is none. training, verdicts: see `training_table`
-    and `comparison_rows` in card_tables.py. scores: maps each task to a `score_table`. untrained:
-    sentences on what could not be trained; () if nothing failed.
+    task to its test seeds. against: the arm (such as RMSN>SSM>None) with which the arms that
+    contain the norm are compared. behaviour: see `card_checks.behaviour_of`; None if the norm
+    raised an error. checks: see `card_checks.checks_of`. costs: see `norm_catalog.costs_by_shape`.
+    same: the built-in norm that computes the same as this norm, "" if there is none. training,
+    verdicts: see `training_table` and `comparison_rows` in card_tables.py. scores: maps each task
+    to a `score_table`. untrained: sentences on what could not be trained; () if nothing failed.
     """
 
     name: str
@@ -54,7 +57,9 @@ class CardFacts:
 
     @property
     def arms(self) -> dict[str, str]:
-        """Return a map from each place of the norm in the block to the arm with the norm there.
+        """Return a map from each position of the norm to the arm with the norm at this position.
+
+        An example of a position is "after the scan".
 
         If a built-in norm computes the same as the card's norm, the arms contain the built-in norm
         instead, because runs of arms with built-in norms are recorded.
@@ -64,7 +69,7 @@ class CardFacts:
 
 
 def sentences_of(card: CardFacts) -> dict[str, list[str]]:
-    """Return a map topic → sentences about the norm, with the most important topic first."""
+    """Return a map from topic to a list of sentences on the norm, most important topic first."""
     return {
         "same": list(_twin_sentences(card)),
         "better": list(_comparison_sentences(card)),
@@ -96,7 +101,7 @@ def _comparison_sentences(card: CardFacts) -> Iterator[str]:
     if len(tasks):
         yield f"On {' and '.join(tasks)} the comparisons are {NOT_FRESH}."
     for task in rows.task.unique():
-        shared = shared_rows(task, card.scale)
+        shared = shared_data_name(task, card.scale)
         if shared:
             yield f"All seeds on {task} share {shared}: the comparisons hold for these data only."
 

@@ -28,15 +28,15 @@ MODELS = {
     cls.__name__: cls
     for cls in (LanguageModel, SequenceClassifier, ImageClassifier, TransformerClassifier)
 }
-METADATA_KEY = "mambanorm"  # the key of our entry in the metadata of a .safetensors file
+METADATA_KEY = "mambanorm"  # key of this kit's entry in a .safetensors file's metadata
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path of the checkpoint file to which a path leads.
+    """Return the path of a checkpoint file, given the path of the file or of its folder.
 
-    path: the file itself, or a folder that contains model.safetensors or exactly one checkpoint.
-    Raises ValueError for a folder with no checkpoint or with several, none of which is
-    model.safetensors.
+    From a folder the file model.safetensors is chosen or, if there is none, the only checkpoint
+    file. Raises ValueError for a folder that contains no checkpoint file, and for a folder that
+    contains several but no model.safetensors.
     """
     path = Path(path)
     if not path.is_dir():
@@ -75,8 +75,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 def metadata_of(model: nn.Module) -> dict[str, str]:
     """Return the metadata of a model, to be written into a .safetensors file with the tensors.
 
-    For a model of this kit the metadata contain the class, its arguments (with the current arm) and
-    a hash of the model's printed structure, so that `load_model` can build the model again.
+    For a model of this kit the metadata contain the model's class, the arguments of the class (with
+    the current arm) and a hash of the model's printed structure, so that `load_model` can build the
+    model again. For any other model they contain only the format.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
@@ -119,7 +120,7 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """Return our entry in a file's metadata (see `metadata_of`), {} if the file has none."""
+    """Return the facts that `metadata_of` wrote into a file's metadata, {} if there are none."""
     from safetensors import safe_open
 
     if path.suffix != ".safetensors":

@@ -36,7 +36,7 @@ BYTES = 256  # vocabulary size of a model that reads bytes
         metavar="DIR",
         help="the folder in which the page is written (default: reports/cards)",
     ),
-    *arg.which_runs(
+    *arg.selection_options(
         "the number of recorded seeds of --against to compare on (default: 8, but 6 on images if "
         "the norm is not built in), or a list of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
@@ -138,7 +138,7 @@ def diagnose(options: argparse.Namespace) -> int:
             "call clinic.diagnose(clinic.load_model(path), batch)"
         )
     text, tokenizer = read_text(Path(options.text)), checkpoint.with_name("tokenizer.json")
-    ids = ids_of(text, model.vocab_size, tokenizer)
+    ids = token_ids(text, model.vocab_size, tokenizer)
     if len(ids) < 2:
         raise ValueError(
             f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one as input and "
@@ -159,21 +159,21 @@ def diagnose(options: argparse.Namespace) -> int:
     return 0
 
 
-def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
+def token_ids(text: str, vocab_size: int, tokenizer_path: Path) -> Tensor:
     """Return the token ids (n,) of a text.
 
-    tokenizer: the path of the model's tokenizer.json. If the file does not exist, the tokens are
-    characters (of this kit's alphabet) or bytes, depending on which of these two vocabularies has
-    `vocab_size` tokens. Raises ValueError if neither of them has.
+    tokenizer_path: the path of the model's tokenizer.json. If the file does not exist, the tokens
+    are characters (of this kit's alphabet) or bytes, depending on which of these two vocabularies
+    has `vocab_size` tokens. Raises ValueError if neither vocabulary has this size.
     """
     import torch
 
     from mambanorm_study.tasks.pydoc import ALPHABET, encode
 
-    if tokenizer.is_file():
+    if tokenizer_path.is_file():
         from tokenizers import Tokenizer
 
-        ids = Tokenizer.from_file(str(tokenizer)).encode(text).ids
+        ids = Tokenizer.from_file(str(tokenizer_path)).encode(text).ids
         return torch.tensor(ids, dtype=torch.int64)
     if vocab_size == len(ALPHABET):
         return encode(text)

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from mambanorm.errors import shown
 from mambanorm.inside import preserve_state
 from mambanorm_clinic.calling import TARGETS, call_model, first_tensor, split_batch
-from mambanorm_clinic.mixers import Place, parameter_symptoms
+from mambanorm_clinic.mixers import SiteLocation, parameter_symptoms
 from mambanorm_clinic.rules import PassRecord, find_symptoms
-from mambanorm_clinic.sites import FLOAT16_MAX, PassRecorder, places_of
+from mambanorm_clinic.sites import FLOAT16_MAX, PassRecorder, site_locations
 from mambanorm_clinic.surgery import sites_for_norms
 from mambanorm_clinic.symptoms import Symptoms
 from mambanorm_study.basics.settings import Later
@@ -49,7 +49,7 @@ class Diagnosis(PassRecord):
 
     @cached_property
     def findings(self) -> Symptoms:
-        """Return the faults, the worst first."""
+        """Return the faults of the model, the worst first."""
         return find_symptoms(self)
 
     def plot(self):
@@ -89,9 +89,9 @@ def diagnose(
     """Return a model's faults, and statistics of its activations, gradients and weights on a batch.
 
     model: any module; it runs in its current mode. batch: a tensor, a tuple (input, targets), or a
-    dict of keyword arguments. loss: a function of (output, targets); None means the loss that the
-    model returns, as transformers' models do when given labels, or else the mean square of the
-    output.
+    dict of keyword arguments. loss: a function of (output, targets) that returns a scalar tensor;
+    None means the loss that the model returns, as transformers' models do when given labels, or the
+    mean square of the output if the model returns no loss.
 
     sites: the tensors to describe, as a map from the name of each site to a pattern of module
     paths, such as {"scan": "layers.*.mixer.norm"} for the outputs of the matching modules, or
@@ -102,7 +102,7 @@ def diagnose(
     `sites` contains.
 
     The model is called once, with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
-    buffers and torch's random states stay as they are. Raises ValueError if the model is no module
+    buffers and torch's random states stay as they are. Raises ValueError if `model` is no module
     or raises an error, if the loss is not one number, if a pattern matches no module, or if no
     module of a site in `sites` is called.
     """
@@ -132,12 +132,12 @@ def examine(
     """Return the Diagnosis of one forward and backward pass through a model.
 
     forward(): runs the model, and returns the tensor on which to call backward and a text that says
-    how this tensor was computed. known_loss: the loss to report if that tensor is not the loss;
-    None means that it is the loss. sites: as for `diagnose`.
+    how this tensor was computed. known_loss: the loss to report if the tensor is not the loss;
+    None means that the tensor is the loss. sites: as for `diagnose`.
     """
-    places = places_of(model, sites)
-    recorder = PassRecorder(places, kit_sites=sites is None)
-    # only running statistics are checked: other buffers, such as masks, may contain infinity
+    locations = site_locations(model, sites)
+    recorder = PassRecorder(locations, kit_sites=sites is None)
+    # only running statistics are checked, because other buffers, such as masks, may be infinite
     broken_buffers = [
         name
         for name, buffer in model.named_buffers()
@@ -162,7 +162,7 @@ def examine(
         first=recorder.first,
         first_gradient=recorder.first_gradient if math.isfinite(loss_value) else None,
         loss=loss_value,
-        skipped=skipped + _uncalled_modules(places, set(table["where"]), sites or ()),
+        skipped=skipped + _uncalled_modules(locations, set(table["where"]), sites or ()),
         norm_sites=sites_for_norms(model),
         largest=recorder.largest,
         broken_buffers=broken_buffers,
@@ -197,10 +197,11 @@ def check_loss(loss: object) -> None:
 
 
 def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """Return a map from each parameter's name to its gradient, and a list of texts: [the reason] if
-    no gradient can be computed, otherwise [].
+    """Return a tuple (gradients, skipped).
 
-    source: how the loss was computed, in words. `.grad` is not changed.
+    gradients: a map from parameter name to gradient, for the parameters on which the loss depends.
+    skipped: a list with one sentence that says why no gradient could be computed, or [] if
+    gradients were computed. source: how the loss was computed, in words. `.grad` is not changed.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
@@ -212,17 +213,18 @@ def _gradients(loss: Tensor, model: nn.Module, source: str) -> tuple[dict[str, T
 
 
 def _uncalled_modules(
-    places: list[Place], called_paths: set[str], requested_sites: Iterable[str]
+    locations: list[SiteLocation], called_paths: set[str], requested_sites: Iterable[str]
 ) -> list[str]:
-    """Return a list with one sentence on the sites whose modules were not called, or [] if all
-    modules were called.
+    """Return a list with one sentence on the sites whose modules were not called in the pass, or []
+    if all modules were called.
 
-    requested_sites: the sites that the caller of `diagnose` gave. Raises ValueError if no module of
-    one of these sites was called.
+    locations: the locations of all sites. called_paths: the paths of the sites that were recorded.
+    requested_sites: the names of the sites that the caller of `diagnose` gave. Raises ValueError if
+    none of the modules of a requested site was called.
     """
-    uncalled = [place for place in places if place.where not in called_paths]
+    uncalled = [location for location in locations if location.where not in called_paths]
     for site in requested_sites:
-        paths = [place.where for place in places if place.site == site]
+        paths = [location.where for location in locations if location.site == site]
         if called_paths.isdisjoint(paths):
             raise ValueError(
                 f"site {site!r}: none of its modules was called in this pass "
@@ -230,8 +232,8 @@ def _uncalled_modules(
                 "them no floats, or uses their weights without calling them; give a pattern of "
                 "modules that are called, such as those in diagnose(model, batch).table"
             )
-    sites = ", ".join(dict.fromkeys(place.site for place in uncalled))
-    names = ", ".join(place.where for place in uncalled[:MAX_NAMED_MODULES])
+    sites = ", ".join(dict.fromkeys(location.site for location in uncalled))
+    names = ", ".join(location.where for location in uncalled[:MAX_NAMED_MODULES])
     line = (
         f"sites {sites} ({plural(len(uncalled), 'module')}: {names}), because these modules are "
         "not called; a fused kernel or torch.compile may hide the calls"

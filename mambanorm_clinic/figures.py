@@ -1,4 +1,4 @@
-"""Draw figures: magnitudes in one pass, the steps before a failure, and compared treatments."""
+"""Figures of activations in one pass, steps before a failure, and losses of treated trainings."""
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,10 @@ FAILURE_PANELS = {
 
 @styled
 def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
-    """Return a figure of magnitude over depth, with one panel per site, for at most 12 sites.
+    """Return a figure of the activations' magnitude over depth, for at most 12 sites.
 
-    table: the table of a Diagnosis.
+    Each site has one panel, with lines for the RMS, the 99.9 % quantile and the largest magnitude.
+    table: the attribute `table` of a Diagnosis.
     """
     sites = list(dict.fromkeys(table.site))
     drawn_sites = [sites[i] for i in spaced_indices(len(sites), MAX_PANELS)]
@@ -73,10 +74,11 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
 
 @styled
 def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: str = "") -> Figure:
-    """Return a figure of the steps before a failure, with four panels: the loss, the norm of all
-    gradients, and for at most five layers the RMS of the output and of the output's gradient.
+    """Return a figure of the training steps before a failure, with four panels over the steps.
 
-    steps, layers: the frames of a Report.
+    The panels show the loss; the norm of all gradients; and for at most five layers the RMS of the
+    layer's output and the RMS of the output's gradient. steps, layers: the DataFrames of a Report
+    (see watching.py).
     """
     depths = sorted(layers.depth.unique())
     depths = [depths[i] for i in spaced_indices(len(depths), 5)]
@@ -107,11 +109,12 @@ def _mark_non_finite(ax: Axes, positions) -> None:
 
 @styled
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
-    """Return a figure of training losses: one panel per treatment, and in it one line per seed.
+    """Return a figure of training losses, with one panel per treatment and one line per seed.
 
-    A cross marks the last finite step of a run that failed. curves: one row per finite step, with
-    the columns treatment, seed, step and bits (the loss). ends: one row per run, with the columns
-    treatment, seed and failed (True or False).
+    A treatment is a change that may prevent a failure, such as a norm. A cross marks the last
+    finite step of a run that failed. curves: a DataFrame with one row per run and finite step.
+    Columns: treatment, seed, step, bits (the loss in bits per character). ends: a DataFrame with
+    one row per run. Columns: treatment, seed, failed (True or False).
     """
     label = "training loss (bits per character)"
     curves = (

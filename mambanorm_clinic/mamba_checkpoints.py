@@ -74,7 +74,8 @@ def load_mamba_checkpoint(
 
     Pass hf_config if the checkpoint has one. Without hf_config, ε is 1e-5 and the activation is
     SiLU; a Mamba-2 needs `n_groups=`; and a Falcon-Mamba is loaded as a Mamba-1, because both have
-    the same tensors. A warning says so, unless `arm=` is given.
+    the same tensors. So whenever a Mamba-1 is loaded without hf_config, a warning says that it may
+    be a Falcon-Mamba, unless `arm=` is given.
 
     Raises ValueError for tensors that are missing, unexpected or of a wrong shape, and for a config
     that is not supported: for example, if activation, biases or limits on Δ differ from the
@@ -136,11 +137,11 @@ def _check_tensors(state: Mapping[str, Tensor]) -> None:
 
 
 def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> dict[str, Any]:
-    """Return the arguments of LanguageModel that follow from the shapes of the tensors.
+    """Return the arguments of LanguageModel that follow from the tensors, as a map name → value.
 
-    Widths are read from the first layer. n_groups: required for Mamba-2, because the shapes only
-    show n_groups · d_state, the number of channels of B (and of C). Raises ValueError if n_groups
-    or a tensor is missing.
+    state: the state dict. family: one of FAMILIES. Widths are read from the first layer. n_groups:
+    required for Mamba-2, because the shapes only show n_groups · d_state, the number of channels of
+    B (and of C). Raises ValueError if n_groups or a tensor is missing.
     """
     layers = {name.split(".")[2] for name in state if name.startswith("backbone.layers.")}
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
@@ -180,7 +181,10 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
 
 
 def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return LanguageModel's arguments that concern norms: arm, final_norm and norm_options."""
+    """Return the arguments arm, final_norm and norm_options of LanguageModel, as a dict.
+
+    state: the state dict. family: one of FAMILIES. fields: the result of `_read_config`.
+    """
     arm = "LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None"
     options: dict[str, Any] = {"eps": fields.get("layer_norm_epsilon", 1e-5)}
     # Falcon-Mamba also has RMSN on B, C and Δ, without weights and with a separate ε
@@ -212,9 +216,10 @@ def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
 
 
 def _read_config(hf_config: object) -> dict[str, Any]:
-    """Return the fields of a checkpoint's config under their names in transformers, {} for None.
+    """Return a checkpoint's config as a map from the names of fields in transformers to values.
 
-    Raises ValueError for an architecture or a value that is not supported.
+    The map is empty if hf_config is None. Raises ValueError for an architecture or a value that is
+    not supported.
     """
     if hf_config is None:
         return {}
@@ -243,10 +248,10 @@ def _read_config(hf_config: object) -> dict[str, Any]:
 
 
 def config_fields(hf_config: object) -> dict[str, Any]:
-    """Return the fields of a config as a dict.
+    """Return a config as a dict from the name of each field to its value.
 
     hf_config: a config object of transformers, a dict, or the path of a config.json or of the
-    folder that contains it. Raises ValueError if the file is not in JSON format.
+    folder that contains this file. Raises ValueError if the file is not in JSON format.
     """
     if hasattr(hf_config, "to_dict"):
         return hf_config.to_dict()

@@ -26,8 +26,8 @@ MAMBA_1 = {"in_proj", "x_proj", "dt_proj", "out_proj"}
 MAMBA_2 = {"in_proj", "norm", "out_proj"}
 # Jamba's norms after x_proj → the names of the sites at the norms' outputs.
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
-# Training changes Δ, so a Δ is usual if it is between DT_MIN / DT_TOLERANCE and
-# DT_MAX · DT_TOLERANCE.
+# Training changes Δ, so every Δ between DT_MIN / DT_TOLERANCE and DT_MAX · DT_TOLERANCE counts as
+# usual.
 DT_TOLERANCE = 2.0
 
 NEW_A_LOG = (
@@ -40,14 +40,15 @@ NEW_DT_BIAS = (
 )
 
 
-class Place(NamedTuple):
-    """The place of a site in a model: the input or output of a module, or some of its channels.
+class SiteLocation(NamedTuple):
+    """The location of a site (a named tensor) in a model.
 
-    site: the site's name. module: the module's path. side: "input" or "output" of the module.
-    index: the position of the tensor if the module takes or returns several, from 0. channels:
-    (start, stop) of the channels (last axis) that are used, None for all channels. depth: the
-    number of the layer, from 1. derive: a function that computes the site from these channels of
-    the tensor (for Δ and exp(ΔA)); None means that these channels are the site.
+    A site is the input or output of a module, or some channels of this tensor, or is computed from
+    these channels. site: the site's name. module: the module's path. side: "input" or "output" of
+    the module. index: the position of the tensor, from 0, if the module takes or returns several
+    tensors. channels: (start, stop) of the channels (last axis) that are used, None for all
+    channels. depth: the number of the layer, from 1. derive: a function that computes the site from
+    the used channels (for Δ and exp(ΔA)); None means that these channels are the site.
     """
 
     site: str
@@ -65,13 +66,15 @@ class Place(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return the path of the site for tables: `path` or, if `derive` is not None, the path of
-        the mixer followed by the site's name.
+        """Return the path under which tables list the site.
+
+        This is `path` or, if `derive` is not None, the path of the mixer followed by the site's
+        name.
         """
         return self.path if self.derive is None else join(parent_of(self.module), self.site)
 
     def value(self, tensor: Tensor) -> Tensor:
-        """Return the value of the site. tensor: the input or output of the module."""
+        """Return the value of the site, detached. tensor: the input or output of the module."""
         part = tensor.detach()
         if self.channels is not None:
             part = part[..., slice(*self.channels)]
@@ -89,7 +92,7 @@ def parent_of(path: str) -> str:
 
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return (path, module) of each Mamba mixer of another library, in order of depth."""
+    """Return a list of (path, module) of the Mamba mixers of other libraries, in order of depth."""
     kit_blocks = {block for _, block in blocks_of(model)}
     return [
         (path, module)
@@ -108,33 +111,35 @@ def version_of(module: nn.Module) -> int:
     return 2 if dims == 1 and parts >= MAMBA_2 else 0
 
 
-def places_in(mixer: nn.Module) -> list[Place]:
-    """Return the places of the sites inside a mixer, with module paths relative to the mixer."""
-    gated = Place("gated", "out_proj", "input")
+def locations_in(mixer: nn.Module) -> list[SiteLocation]:
+    """Return the location of each site inside a mixer. Module paths are relative to the mixer."""
+    gated = SiteLocation("gated", "out_proj", "input")
     if version_of(mixer) == 2:
         return [
-            Place("dt", "in_proj", channels=(-len(mixer.A_log), None)),  # one channel per head
-            Place("scan", "norm", "input"),
-            Place("z", "norm", "input", index=1),
+            # dt has one channel per head
+            SiteLocation("dt", "in_proj", channels=(-len(mixer.A_log), None)),
+            SiteLocation("scan", "norm", "input"),
+            SiteLocation("z", "norm", "input", index=1),
             gated,
         ]
     E, N = mixer.A_log.shape
     return [
-        Place("z", "in_proj", channels=(E, None)),
-        Place("conv", "x_proj", "input"),
-        Place("dt", "x_proj", channels=(0, -2 * N)),
-        Place("B", "x_proj", channels=(-2 * N, -N)),
-        Place("C", "x_proj", channels=(-N, None)),
-        *(Place(site, part) for part, site in INNER_NORMS.items() if part in mixer._modules),
+        SiteLocation("z", "in_proj", channels=(E, None)),
+        SiteLocation("conv", "x_proj", "input"),
+        SiteLocation("dt", "x_proj", channels=(0, -2 * N)),
+        SiteLocation("B", "x_proj", channels=(-2 * N, -N)),
+        SiteLocation("C", "x_proj", channels=(-N, None)),
+        *(SiteLocation(site, part) for part, site in INNER_NORMS.items() if part in mixer._modules),
         gated,
     ]
 
 
 @torch.no_grad()
 def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Return Δ, computed from the value at site "dt" in the same way as in the mixer.
+    """Return the step size Δ, computed in the same way as in the mixer.
 
-    A Mamba-1 mixer multiplies dt by dt_proj's weight, or calls dt_proj if that weight is quantized.
+    dt: the value at the mixer's site "dt". A Mamba-1 mixer multiplies dt by dt_proj's weight, or
+    calls dt_proj if this weight is quantized.
     """
     if version_of(mixer) == 2:
         return F.softplus(dt + mixer.dt_bias)
@@ -178,7 +183,10 @@ def A_log_of(module: nn.Module) -> Tensor | None:
 
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
-    """Return the bias of Δ, or None if there is none or a quantized dt_proj hides the bias."""
+    """Return the bias of Δ, None if the module has no such bias or if a quantized dt_proj hides it.
+
+    module: a mixer or a block of this kit.
+    """
     dt_proj = module._modules.get("dt_proj")
     names = (module, "dt_bias"), (module, "dt_projs_bias"), (dt_proj, "bias")
     biases = [getattr(owner, name, None) for owner, name in names]
@@ -187,11 +195,11 @@ def delta_bias_of(module: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
-    """Return a map from "A" and "delta" to the symptoms of faults in A_log and in the bias of Δ.
+    """Return a map with at most two keys: "A" for a fault of A_log, "delta" for one of Δ's bias.
 
-    A key is missing if no layer has such a fault. Each symptom names the first layer with the fault
-    and the number of such layers. Layers in which A_log or the bias is not finite are skipped,
-    because rules.py reports non-finite parameters.
+    The value of a key is a Symptom, which names the first layer with the fault and the number of
+    layers with the fault. A key is missing if no layer has the fault. Layers in which A_log or the
+    bias is not finite are skipped, because rules.py reports non-finite parameters.
     """
     faults = defaultdict(list)
     for path, module in model.named_modules():

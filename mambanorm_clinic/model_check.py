@@ -1,11 +1,11 @@
 """`check_model`: find mistakes in the use of norms, besides the faults that `diagnose` finds.
 
-The checks have the numbers that they have in the guide (source S4). Checks 2, 3 and 10 depend on
-what the model is used for, so `recommend` answers them instead. Norms are recognized by their
-classes. To see what a norm does, `check_model` runs the norm again: on its input with added rows,
-and on other inputs. To find the module before a norm, it compares the memory addresses of tensors.
-This fails if F.relu, .contiguous() or pad_packed_sequence, which are not modules, are called in
-between.
+The checks are numbered as in the guide S4 of docs/sources.md. Checks 2, 3 and 10 depend on what
+the model is used for, so they are left to `recommend` (mambanorm_study). Norms are recognized by
+their classes. To see what a norm does, `check_model` runs the norm again, on its input with added
+rows and on other inputs. To find the module before a norm, `check_model` compares the memory
+addresses of tensors. This fails if a function that is not a module, such as F.relu, .contiguous()
+or pad_packed_sequence, is called between the module and the norm.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def norm_kind(module: nn.Module) -> str:
 class ModuleRun:
     """One call of a module in a forward pass.
 
-    inputs: the values of all arguments, stored only if the module is a norm, else []. source: the
-    call of the module that computed the input, None if that call is not known. shape: the shape of
-    the input.
+    inputs: a list of the values of all arguments; [] if the module is not a norm. source: the
+    ModuleRun of the module that computed the input, None if this module is not known. shape: the
+    shape of the input.
     """
 
     path: str
@@ -114,7 +114,7 @@ def differ(output: Tensor, other_output: Tensor) -> bool:
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return x followed by the same number of new rows.
+    """Return x followed by new rows, as many as x has.
 
     In a float tensor the new rows differ from the rows of x; in an integer tensor they are copies.
     """
@@ -130,8 +130,8 @@ def replace_second_half(x: Tensor) -> Tensor:
 class ModelRun:
     """The record of one forward pass through a model. The constructor runs this pass.
 
-    norms: the calls of all norms. output: the first tensor of the model's output. last: the call of
-    the module that computed this output, None if that call is not known.
+    norms: one ModuleRun per call of a norm. output: the first tensor of the model's output. last:
+    the ModuleRun of the module that computed this output, None if this module is not known.
     """
 
     def __init__(self, model: nn.Module, batch: object):
@@ -160,7 +160,7 @@ class ModelRun:
 
 
 def memory_of(value: Tensor | None) -> int:
-    """Return the memory address of a tensor's storage; `id(value)` if there is no such address."""
+    """Return the memory address of a tensor's storage, or `id(value)` if there is no address."""
     if value is None or value.layout != torch.strided or not value.numel():
         return id(value)
     return value.untyped_storage().data_ptr()
@@ -169,9 +169,9 @@ def memory_of(value: Tensor | None) -> int:
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
     """Return the faults that `diagnose` finds in a model, and mistakes in the use of norms.
 
-    The worst fault comes first. batch: as for `diagnose`. evaluating: True if the model is about to
-    predict, False if it is about to be trained. The model is not changed. Raises the same errors as
-    `diagnose`.
+    The result is one list, the worst fault first. batch: as for `diagnose`. evaluating: True if the
+    model is about to predict, False if it is about to be trained. The model is not changed. Raises
+    the same errors as `diagnose`.
     """
     diagnosed = diagnose(model, batch).findings
     symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
@@ -188,7 +188,11 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
 
 
 def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Report norms that mix rows, like BatchNorm, in training on fewer than 8 rows (check 1)."""
+    """Yield one Symptom if norms that mix rows, such as BatchNorm, train on fewer than 8 rows.
+
+    norms: all calls of norms in one pass. This is check 1 of the guide (S4 in
+    docs/sources.md).
+    """
     small_runs = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
     if small_runs:
         n = small_runs[0].shape[0]
@@ -202,7 +206,10 @@ def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
 
 
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
-    """Report BN, IN or GN after an activation that follows a convolution or nn.Linear (check 4)."""
+    """Yield a Symptom if the order is convolution or nn.Linear, activation, norm (BN, IN or GN).
+
+    This is check 4 of the guide (S4 in docs/sources.md).
+    """
     source = norm.source
     if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
         return
@@ -221,10 +228,10 @@ def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
-    """Report a norm whose output is the same for every input, or GroupNorm with one-channel groups.
+    """Yield a Symptom if a norm loses its input, or if each group of a GroupNorm is one channel.
 
-    The output is the same if each statistic is computed from a single value. A norm whose gain is
-    initialized to 0 is not reported.
+    A norm loses its input if its output is the same for every input. This happens if each statistic
+    is computed from a single value. A norm whose gain is initialized to 0 yields no Symptom.
     """
     gain = getattr(norm.module, "weight", None)
     gain_size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
@@ -254,9 +261,10 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
-    """Report a model whose logits at earlier positions depend on the last id of each row.
+    """Yield a Symptom if a model's logits at earlier positions depend on the last id of each row.
 
     Only models that map ids (B, L) to logits (B, L, V) are checked, except masked language models.
+    logits: the model's output for the batch.
     """
     classes = " ".join(cls.__name__ for cls in type(model).__mro__)
     inputs = split_batch(batch)[0]
@@ -289,7 +297,10 @@ def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symp
 
 
 def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
-    """Return the model's output in float64 for each batch; all batches get equal dropout masks."""
+    """Return a list of the model's outputs, in float64, one per batch.
+
+    The random seed is the same for every batch, so that dropout masks are equal.
+    """
     outputs = []
     for batch in batches:
         torch.manual_seed(0)
@@ -298,7 +309,10 @@ def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Report norms that would use running statistics that no batch has updated yet (check 6)."""
+    """Yield one Symptom if norms would use running statistics that no batch has updated yet.
+
+    This is check 6 of the guide (S4 in docs/sources.md).
+    """
     norms = {
         path: module
         for path, module in model.named_modules()
@@ -324,8 +338,10 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
-    """Report a model that is about to predict, although its output for a row depends on the other
-    rows of the batch or on dropout (check 7).
+    """Yield one Symptom if the output for a row depends on other rows of the batch or on dropout.
+
+    This is check 7 of the guide (S4 in docs/sources.md), for a model that is about to predict.
+    runs: all calls of norms in one pass.
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
     other_rows = map_tensors(replace_second_half, batch)
@@ -358,7 +374,7 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:
-    """Report a model whose output (B, classes) is the output of a norm."""
+    """Yield a Symptom if the model's output (B, classes) is directly the output of a norm."""
     if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
         yield Symptom(
             "warning",

@@ -22,7 +22,7 @@ from mambanorm_clinic.symptoms import (
     NonFiniteValue,
     Symptom,
     Symptoms,
-    place_text,
+    tensor_name,
 )
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.growth import growth
@@ -49,16 +49,17 @@ SITES_TO_NORMALIZE = {
 # The sites that are inputs of the scan or come after it. A NaN at one of these sites comes from an
 # overflow, even if the values just before the NaN are small.
 AROUND_SCAN = set(SITES_TO_NORMALIZE) - {"conv", "z"}
-# Gradients vanish if the ratio of the first layers' gradients to the last layers' gradients is
-# below SMALLEST_RATIO, and explode if the ratio is above 1/SMALLEST_RATIO. Models with fewer than
-# FEWEST_MATRICES weight matrices are not checked.
+# Gradients vanish if the RMS of the first layers' gradients, divided by the RMS of the last layers'
+# gradients, is below SMALLEST_RATIO, and explode if this ratio is above 1/SMALLEST_RATIO. Models
+# with fewer than FEWEST_MATRICES weight matrices are not checked.
 SMALLEST_RATIO = 1e-4
 FEWEST_MATRICES = 8
 # Growth is reported if it exceeds this number of decades per 8 layers. A sum of l independent
-# branches grows like √l, by at most 0.8 decades per 8 layers (in 4 layers, the fewest examined).
+# branches grows like √l. This is at most 0.8 decades per 8 layers, a rate that is reached in models
+# with 4 layers, the smallest number that is examined.
 GROWTH_LIMIT = 1.0
-# If all magnitudes before a NaN are below this value, the NaN is probably not due to an overflow:
-# even exp(x) overflows in float32 only above x = 88.
+# If all magnitudes before a NaN are below this value, the NaN is probably not due to an overflow,
+# because even exp(x) overflows in float32 only above x = 88.
 SMALL_VALUE = 80.0
 
 WIDER_TYPE = "use bfloat16 or float32 for this tensor (their range ends at 3e38)"
@@ -82,7 +83,7 @@ HALVE_SUM = (
 
 @dataclass(frozen=True, eq=False)
 class PassRecord:
-    """The record of one forward and backward pass through a model, which the rules examine.
+    """The record of one forward and backward pass through a model, as the rules examine it.
 
     table: one row per site, layer and call, in the order of execution. Its columns are depth (from
     1), site and where (the path); rms, max_abs, p999 (the 99.9 % quantile of the magnitude) and
@@ -94,12 +95,12 @@ class PassRecord:
     grad_to_weight (‖gradient‖ / ‖weight‖).
 
     first, first_gradient: the first non-finite value of the forward pass and of the backward pass,
-    None if all values are finite. skipped: texts on what was not examined and why. norm_sites: the
-    sites at which `insert_norm` can insert a norm into this model. largest: maps the path of each
-    site and of each module to the largest magnitude there. broken_buffers: the names of running
-    statistics that were not finite before the pass. parameter_symptoms: see
-    `mixers.parameter_symptoms`. in_bfloat16: True if the model computes in bfloat16, so that values
-    beyond float16's range are no fault.
+    None if all values are finite. loss: the value of the loss. skipped: texts on what was not
+    examined and why. norm_sites: the sites at which `insert_norm` can insert a norm into this
+    model. largest: maps the path of each site to the largest magnitude of the site, and the path of
+    each module to that of its output. broken_buffers: the names of running statistics that were not
+    finite before the pass. parameter_symptoms: see `mixers.parameter_symptoms`. in_bfloat16: True
+    if the model computes in bfloat16, so that values beyond float16's range are no fault.
     """
 
     table: pd.DataFrame
@@ -159,8 +160,10 @@ def _non_finite_weights(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _dead_state(record: PassRecord) -> Iterator[Symptom]:
-    """Report the first layer with a dead state: in every channel, the state forgets everything from
-    one position to the next, or the state receives no input.
+    """Yield a Symptom that names the first layer with a dead state.
+
+    A state is dead if, in every channel, it forgets everything from one position to the next or
+    receives no input.
     """
     table = record.table
     is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
@@ -181,7 +184,7 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
     yield Symptom(
         "serious",
         where,
-        f"{place_text('step_size', row.depth, where)}: a dead state, in "
+        f"{tensor_name('step_size', row.depth, where)}: a dead state, in "
         f"{plural(dead_rows.depth.nunique(), 'layer')}. {effect}",
         f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
         FAILURE_SOURCE,
@@ -221,20 +224,21 @@ def _non_finite_activations(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _value_before(value: NonFiniteValue) -> str:
-    """Return a clause on the last finite tensor (or gradient) before a non-finite value, or "" if
-    there is no such tensor.
+    """Return a clause, for a message, on the last finite tensor before a non-finite value, "" if
+    there is none. For a value in a gradient the clause is on the last finite gradient.
     """
     if not value.before:
         return ""
-    before = f"{'the gradient of ' if value.in_gradient else ''}{place_text('', 0, value.before)}"
+    before = f"{'the gradient of ' if value.in_gradient else ''}{tensor_name('', 0, value.before)}"
     return f"; just before, {before} is finite, with largest magnitude {value.before_max:.3g}"
 
 
 def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
-    """Return advice on a non-finite value of the forward pass.
+    """Return advice, as text, on the first non-finite value of the forward pass.
 
     Against an overflow the advice is a wider number type, a lower learning rate, and norms at the
-    sites from which the value is computed.
+    sites from which the value is computed. norm_sites: the sites at which `insert_norm` can insert
+    a norm into the model.
     """
     if first.where == ":input":
         return "look at the data: the model's input is not finite"
@@ -245,7 +249,7 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
             "overflow: look for a log or sqrt of a number below 0, or 0/0; clamp the argument or "
             "add an eps"
         )
-    after_scan = first.before_site in ("scan", "n2", "gated")  # then first may be at no site
+    after_scan = first.before_site in ("scan", "n2", "gated")  # then first.site may be ""
     sites = SITES_TO_NORMALIZE.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (
@@ -279,7 +283,7 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
     if too_large.empty or record.in_bfloat16:
         return
     where = too_large.index[0]
-    place = place_text("", 0, where)
+    tensor = tensor_name("", 0, where)
     # a site with the same largest magnitude is the same tensor; the site's name tells more than the
     # path of the module
     sites = record.table[
@@ -288,11 +292,11 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
     if len(sites):
         row = sites.loc[sites.max_abs.idxmax()]
         where = row["where"]
-        place = place_text(row.site, row.depth, where)
+        tensor = tensor_name(row.site, row.depth, where)
     yield Symptom(
         "warning",
         where,
-        f"{place} reaches {largest[where]:.3g}, the first of "
+        f"{tensor} reaches {largest[where]:.3g}, the first of "
         f"{plural(len(too_large), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
         f"{too_large.max():.3g}",
         f"this overflows only in float16: {WIDER_TYPE}; a norm after this tensor does not help, "
@@ -302,7 +306,10 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _growth(record: PassRecord) -> Iterator[Symptom]:
-    """Report if the RMS at the first of GROWTH_SITES in the model grows too fast over depth."""
+    """Yield a Symptom if the RMS grows too fast over depth.
+
+    The RMS is taken at the first of GROWTH_SITES that the model has. The limit is GROWTH_LIMIT.
+    """
     table = record.table
     site = next((site for site in GROWTH_SITES if (table.site == site).any()), None)
     layers = table[table.site == site].groupby("depth", sort=False)
@@ -326,13 +333,13 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _gradient_flow(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """Report if gradients vanish or explode over depth.
+    """Yield a Symptom if gradients vanish or explode over depth.
 
     The weight matrices are taken in the order of definition. The RMS of each matrix's gradient is
     computed, and the median over the first third is compared with the median over the last third.
     """
-    # A_log and VSS's projections are left out: the backward pass to earlier layers does not go
-    # through these parameters, so their gradients are small
+    # A_log and VSS's projections are left out, because the backward pass to earlier layers does not
+    # go through these parameters, so that their gradients are small
     is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
     matrices = weights[is_matrix.astype(bool)]
     grad_rms = (matrices.rms * matrices.grad_to_weight).dropna()

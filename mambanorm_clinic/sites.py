@@ -34,17 +34,18 @@ from mambanorm.errors import unknown
 from mambanorm.inside import blocks_of, describe, observe_sites
 from mambanorm_clinic.calling import inspect_model, tensors_in
 from mambanorm_clinic.mixers import (
-    Place,
+    SiteLocation,
     decay,
     join,
+    locations_in,
     mixers_of,
     parent_of,
-    places_in,
     step_size,
 )
 from mambanorm_clinic.symptoms import NonFiniteValue
 
-# Names of the norm before the mixer: "norm" in transformers and mamba-ssm, the other name in Jamba.
+# Names of the norm before the mixer: "norm" in the Mambas of transformers and mamba-ssm, and
+# "input_layernorm" in Jamba.
 NORM_NAMES = ("norm", "input_layernorm")
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
@@ -61,40 +62,43 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return list(max(lists, key=len, default=model).children())
 
 
-def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
-    """Return the places of the sites that are to be described, layer by layer.
+def site_locations(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[SiteLocation]:
+    """Return a list of the locations of all sites in a model that are to be described.
 
-    sites: maps the name of each site to a pattern of module paths (see `matching_places`). None
-    means the sites of all mixers that mixers.py recognizes. If the model has no such mixer and no
-    block of this kit, None means the outputs of all modules without children; the name of such a
-    site is the module's path with each number replaced by *.
+    sites: maps the name of each site to a pattern of module paths (see `matching_locations`). None
+    means the sites of all mixers that mixers.py recognizes, layer by layer. If the model has no
+    such mixer and no block of this kit, None means the outputs of all modules without children; the
+    name of such a site is the module's path with each number replaced by *. The blocks of this kit
+    report their sites themselves, so the list does not contain these sites.
     """
     if sites is not None:
         return [
-            place for site, path in sites.items() for place in matching_places(model, site, path)
+            location
+            for site, path in sites.items()
+            for location in matching_locations(model, site, path)
         ]
-    places = [
-        place
+    locations = [
+        location
         for depth, (path, mixer) in enumerate(mixers_of(model), 1)
-        for place in _places_of_mixer(model, depth, path, mixer)
+        for location in _locations_of_mixer(model, depth, path, mixer)
     ]
-    if places or blocks_of(model):
-        return places
+    if locations or blocks_of(model):
+        return locations
     leaves = [path for path, module in model.named_modules() if not list(module.children())]
     patterns = [_generalize(path) for path in leaves]
     return [
-        Place(site, path, depth=1 + patterns[:i].count(site))
+        SiteLocation(site, path, depth=1 + patterns[:i].count(site))
         for i, (site, path) in enumerate(zip(patterns, leaves, strict=True))
     ]
 
 
-def matching_places(model: nn.Module, site: str, pattern: str) -> list[Place]:
-    """Return the places at the inputs or outputs of all modules that match a pattern.
+def matching_locations(model: nn.Module, site: str, pattern: str) -> list[SiteLocation]:
+    """Return the locations of a site: the inputs or outputs of all modules that match a pattern.
 
-    They are sorted by depth. site: the name of the site at these places. pattern: such as
-    "layers.*.mixer.out_proj:input". It matches a module's whole path or the end of the path; `*`
-    matches one name. After the colon comes input or output; without a colon the outputs are meant.
-    Raises ValueError if no module matches.
+    The locations are sorted by depth. site: the name of the site. pattern: a text such as
+    "layers.*.mixer.out_proj:input". The part before the colon matches a module's whole path or the
+    end of the path; `*` matches one name. After the colon comes input or output; without a colon
+    the outputs are meant. Raises ValueError if no module matches.
     """
     path, _, side = pattern.partition(":")
     if side not in ("", "input", "output"):
@@ -107,7 +111,9 @@ def matching_places(model: nn.Module, site: str, pattern: str) -> list[Place]:
     ]
     if not matches:
         raise unknown(f"module for site {site!r}", path, dict.fromkeys(map(_generalize, names)))
-    return [Place(site, name, side or "output", depth=i) for i, name in enumerate(matches, 1)]
+    return [
+        SiteLocation(site, name, side or "output", depth=i) for i, name in enumerate(matches, 1)
+    ]
 
 
 def _generalize(path: str) -> str:
@@ -115,26 +121,28 @@ def _generalize(path: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
-def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
-    places = {place.site: place for place in places_in(mixer)}
-    dt = places.get("dt_norm", places["dt"])
+def _locations_of_mixer(
+    model: nn.Module, depth: int, path: str, mixer: nn.Module
+) -> Iterator[SiteLocation]:
+    locations = {location.site: location for location in locations_in(mixer)}
+    dt = locations.get("dt_norm", locations["dt"])
     delta_of = partial(step_size, mixer)
-    for place in (
-        *places.values(),
+    for location in (
+        *locations.values(),
         dt._replace(site="step_size", derive=delta_of),
         dt._replace(site="decay", derive=lambda value: decay(mixer, delta_of(value))),
-        Place("branch", ""),
+        SiteLocation("branch", ""),
     ):
-        yield place._replace(module=join(path, place.module), depth=depth)
+        yield location._replace(module=join(path, location.module), depth=depth)
     block_path = parent_of(path)
     block = model.get_submodule(block_path)
     norm = next((name for name in NORM_NAMES if name in block._modules), None)
     if path and norm:
-        # mamba-ssm's block returns two tensors, the branch and the stream to which it will be added
+        # mamba-ssm's block returns the branch and the residual stream, before their addition
         index = 1 if type(block).__module__.startswith("mamba_ssm") else 0
-        yield Place("x", block_path, "input", depth=depth)
-        yield Place("n1", join(block_path, norm), depth=depth)
-        yield Place("residual", block_path, index=index, depth=depth)
+        yield SiteLocation("x", block_path, "input", depth=depth)
+        yield SiteLocation("n1", join(block_path, norm), depth=depth)
+        yield SiteLocation("residual", block_path, index=index, depth=depth)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -149,18 +157,19 @@ class PassRecorder:
     modules, and the values at all sites of this kit's blocks. Call `end_forward` between the
     forward and the backward pass.
 
-    places: the places of the sites to describe in `rows`. kit_sites: True means that the sites of
-    this kit's blocks are described, too. first, first_gradient: the first non-finite value of the
-    forward pass and of the backward pass, None if all values are finite. largest: maps the path of
-    each site and of each module to the largest magnitude of the site or of the module's output.
-    rows: one row per described site and call; grad_rms is NaN if the site is derived (see
-    `Place.derive`). dtypes: the dtypes of all recorded tensors.
+    locations: the locations of the sites to describe in `rows`. kit_sites: True means that the
+    sites of this kit's blocks are described, too. first, first_gradient: the first non-finite value
+    of the forward pass and of the backward pass, None if all values are finite. largest: maps the
+    path of each site to the largest magnitude of the site, and the path of each module to that of
+    its output. rows: one dict per described site and call, with the columns of `PassRecord.table`
+    except room_float16; grad_rms is NaN if the site is derived (see `SiteLocation.derive`). dtypes:
+    the dtypes of all recorded tensors.
 
     Attention masks contain −inf. So if all non-finite values of a tensor are −inf, the tensor
     counts as the first non-finite one only if the next tensor or the loss is not finite either.
     """
 
-    places: Iterable[Place] = ()
+    locations: Iterable[SiteLocation] = ()
     kit_sites: bool = False
     first: NonFiniteValue | None = None
     first_gradient: NonFiniteValue | None = None
@@ -193,73 +202,79 @@ class PassRecorder:
             yield
 
     def end_forward(self, loss: float) -> None:
-        """Stop recording activations: activation checkpointing computes them again in the backward
-        pass. If the loss is not finite, accept the last candidate as the first non-finite value.
+        """Stop recording activations.
+
+        This is needed because activation checkpointing computes the activations again in the
+        backward pass. If the loss is not finite and `first` is None, `first` is set to the value
+        that could have been a mask, if there is one (see the docstring of the class).
         """
         self._is_recording = False
         if self.first is None and not math.isfinite(loss):
             self.first = self._candidate
 
     def _on_site(self, name: str, depth: int, site: str, value: Tensor) -> None:
-        place = Place(site, join(name, site), depth=depth)
-        places = [place] if self.kit_sites else []
+        location = SiteLocation(site, join(name, site), depth=depth)
+        locations = [location] if self.kit_sites else []
         if self.kit_sites and site == "step_size":
             derive = partial(decay, self._model.get_submodule(name))
-            places.append(place._replace(site="decay", derive=derive))
-        self._on_tensor(place, value, places)
+            locations.append(location._replace(site="decay", derive=derive))
+        self._on_tensor(location, value, locations)
 
     def _on_values(self, path: str, values: object) -> None:
         tensors = [value for value in tensors_in(values) if value.is_floating_point()]
         for index, tensor in enumerate(tensors):
-            places = [p for p in self.places if (p.path, p.index) == (path, index)]
-            self._on_tensor(Place("", path), tensor, places)
+            locations = [p for p in self.locations if (p.path, p.index) == (path, index)]
+            self._on_tensor(SiteLocation("", path), tensor, locations)
 
-    def _on_tensor(self, whole: Place, value: Tensor, places: list[Place]) -> None:
+    def _on_tensor(self, whole: SiteLocation, value: Tensor, locations: list[SiteLocation]) -> None:
         """Record a tensor, and add one row to `rows` per site in the tensor.
 
-        whole: the place of the whole tensor. places: the places of the sites in the tensor.
+        whole: the location of the whole tensor. locations: the sites that the tensor contains.
         """
         if not self._is_recording or not value.numel():
             return
         self._is_recording = False
         self.dtypes.add(value.dtype)
         largest = float(value.detach().abs().max())
-        parts = [place for place in places if place.derive is None]
+        parts = [location for location in locations if location.derive is None]
         if not math.isfinite(largest):  # name the tensor after the site that is not finite
-            parts = [place for place in parts if not place.value(value).isfinite().all()]
-        tensor_place = parts[0] if parts else whole
-        self._record_magnitude(tensor_place, value, largest)
+            parts = [location for location in parts if not location.value(value).isfinite().all()]
+        tensor_location = parts[0] if parts else whole
+        self._record_magnitude(tensor_location, value, largest)
         rows = [
             {
-                "depth": place.depth,
-                "site": place.site,
-                "where": place.where,
-                **describe(place.value(value)),
+                "depth": location.depth,
+                "site": location.site,
+                "where": location.where,
+                **describe(location.value(value)),
                 "grad_rms": math.nan,
             }
-            for place in places
+            for location in locations
         ]
         self.rows += rows
         for row in rows:
             self.largest.setdefault(row["where"], row["max_abs"])
         # a hook on a leaf (a weight or an input) would outlive this pass
         if value.requires_grad and torch.is_grad_enabled() and not value.is_leaf:
-            value.register_hook(partial(self._on_gradient, tensor_place, places, rows))
+            value.register_hook(partial(self._on_gradient, tensor_location, locations, rows))
         self._is_recording = True
 
-    def _record_magnitude(self, place: Place, value: Tensor, largest: float) -> None:
-        """Record the largest magnitude of a finite tensor, or the first non-finite tensor."""
-        where = place.path
+    def _record_magnitude(self, location: SiteLocation, value: Tensor, largest: float) -> None:
+        """Record the magnitude of a finite tensor, or a non-finite tensor if it is the first one.
+
+        largest: the largest magnitude in the tensor `value`, NaN if it contains NaN.
+        """
+        where = location.path
         if math.isfinite(largest):
             if not where.endswith(":input"):  # an input is the output of another module, or a mask
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
-            self._previous = (where, largest, place.site)
+            self._previous = (where, largest, location.site)
             self._candidate = None
         elif self.first is None:
             self._candidate = self._candidate or NonFiniteValue(
                 where,
-                place.site,
-                place.depth,
+                location.site,
+                location.depth,
                 *self._previous,
                 nan=math.isnan(largest),
                 half=value.dtype == torch.float16,
@@ -268,20 +283,24 @@ class PassRecorder:
                 self.first = self._candidate
 
     def _on_gradient(
-        self, tensor_place: Place, places: list[Place], rows: list[dict], grad: Tensor | None
+        self,
+        tensor_location: SiteLocation,
+        locations: list[SiteLocation],
+        rows: list[dict],
+        grad: Tensor | None,
     ) -> None:
         if grad is None:  # a quantized layer passes no gradient to its output
             return
         largest = float(grad.abs().max())
         if self.first_gradient is None and not math.isfinite(largest):
             self.first_gradient = NonFiniteValue(
-                tensor_place.path,
-                tensor_place.site,
-                tensor_place.depth,
+                tensor_location.path,
+                tensor_location.site,
+                tensor_location.depth,
                 *self._previous_gradient,
                 in_gradient=True,
             )
-        self._previous_gradient = (tensor_place.path, largest, tensor_place.site)
-        for place, row in zip(places, rows, strict=True):
-            if place.derive is None:
-                row["grad_rms"] = describe(place.value(grad))["rms"]
+        self._previous_gradient = (tensor_location.path, largest, tensor_location.site)
+        for location, row in zip(locations, rows, strict=True):
+            if location.derive is None:
+                row["grad_rms"] = describe(location.value(grad))["rms"]

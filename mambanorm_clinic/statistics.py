@@ -22,7 +22,7 @@ def update_statistics(
     input, or a dict of keyword arguments. device: the device to which each batch is moved; None
     means that batches are not moved.
 
-    Raises ValueError if the loader yields no batch; the statistics are reset even in that case.
+    Raises ValueError if the loader yields no batch; the running statistics are reset even then.
     """
     norms = [
         module

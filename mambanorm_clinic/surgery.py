@@ -23,7 +23,7 @@ from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
 from mambanorm.norms import check_causal, create_norm, registered_name
 from mambanorm_clinic.calling import call_model, first_tensor
-from mambanorm_clinic.mixers import Place, join, mixers_of, places_in, version_of
+from mambanorm_clinic.mixers import SiteLocation, join, locations_in, mixers_of, version_of
 from mambanorm_study.basics.text import plural
 from mambanorm_study.models.mamba2 import Mamba2Block
 
@@ -48,11 +48,11 @@ class Slot:
 class Surgery:
     """The norms that `insert_norm` inserted, and how much they change the model.
 
-    site, norm: the name of the site and of the norm. norms: the new modules. layers: a frame with
-    one row per layer. Its columns are where, the path of the norm; and change, the relative change
+    site, norm: the name of the site and of the norm. norms: the new modules. layers: a DataFrame
+    with one row per layer. Columns: where (the path of the norm); change (the relative change
     ‖after − before‖/‖before‖ at the site on the batch that γ and β were fitted to, when the norms
-    of the earlier layers are already inserted. change: the relative change of the model's output on
-    that batch. removals: functions that remove the norms (see `undo`).
+    of the earlier layers are already inserted). change: the relative change of the model's output
+    on that batch. removals: functions that remove the norms (see `undo`).
     """
 
     site: str
@@ -79,8 +79,8 @@ class Surgery:
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
     """Insert a norm at one site of every layer of a model, and fit γ and β on one batch.
 
-    The model is changed in place. If an existing optimizer is to train the new weights, pass them
-    to `optimizer.add_param_group`.
+    The model is changed in place. Returns a Surgery, which describes the change and can undo it. If
+    an existing optimizer is to train the new weights, pass them to `optimizer.add_param_group`.
 
     site: in this kit's Mamba and Mamba-2 blocks, one of KIT_SITES (delta_after only in Mamba). In
     the Mamba, Falcon-Mamba and Jamba of transformers and the Mamba of mamba-ssm: n1 (the mixer's
@@ -156,9 +156,10 @@ def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict)
 
 
 def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
-    """Insert a norm at a site of a block, and set the norm's name in the block's arm.
+    """Insert a norm at a site of a block, and write the norm's name into the block's arm.
 
-    Returns a function that removes the norm from the block and from the arm.
+    The arm is the record of the norms in a block, such as RMSN>SSM>None. name: the registered name
+    of the norm. Returns a function that removes the norm from the block and its name from the arm.
     """
     owner = block if site in ("n1", "n2") else block.more
     previous = owner._modules.get(site)
@@ -180,32 +181,37 @@ def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[
 
 
 def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Slot:
-    places = {place.site: place for place in places_in(mixer)}
-    places |= {"n1": Place("n1", "in_proj", "input"), "branch": Place("branch", "out_proj")}
-    place = places["dt" if site == "delta" else site]
-    linear = getattr(mixer, place.module)
+    locations = {location.site: location for location in locations_in(mixer)}
+    locations |= {
+        "n1": SiteLocation("n1", "in_proj", "input"),
+        "branch": SiteLocation("branch", "out_proj"),
+    }
+    location = locations["dt" if site == "delta" else site]
+    linear = getattr(mixer, location.module)
     if hasattr(linear, "merge") and hasattr(linear, "base_layer"):
         raise ValueError(
-            f"{path}.{place.module} is wrapped by PEFT, whose merge_and_unload() would drop the "
+            f"{path}.{location.module} is wrapped by PEFT, whose merge_and_unload() would drop the "
             "norm: merge first, model = model.merge_and_unload(), then insert the norm"
         )
     child = f"norm_{site}"
     weight = next((w for w in linear.parameters() if w.is_floating_point()), mixer.A_log)
     return Slot(
-        path=join(path, place.module, child),
+        path=join(path, location.module, child),
         create=lambda width: create_norm(name, width, **options).to(weight),
-        insert=partial(_attach, linear, child, place),
+        insert=partial(_attach, linear, child, location),
     )
 
 
-def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Callable[[], None]:
+def _attach(
+    linear: nn.Module, child: str, location: SiteLocation, norm: nn.Module
+) -> Callable[[], None]:
     """Make a norm a child of a linear layer, and apply the norm to the layer's input or output.
 
-    Only the channels of `place` are normalized. Returns a function that removes the norm. The hook
-    looks up the norm in the layer that is being called, so that a deep copy of the model uses the
-    copied norm.
+    child: the name of the child. location: tells whether the input or the output is normalized, and
+    which of its channels. Returns a function that removes the norm. The hook looks up the norm in
+    the layer that is being called, so that a deep copy of the model uses the copied norm.
     """
-    start, stop = place.channels or (None, None)
+    start, stop = location.channels or (None, None)
 
     def normalize(module: nn.Module, value: Tensor) -> Tensor:
         normalized = getattr(module, child)(value[..., start:stop].contiguous())
@@ -214,7 +220,7 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
         return torch.cat(parts, dim=-1)
 
     linear.add_module(child, norm)
-    if place.side == "input":
+    if location.side == "input":
         hook = linear.register_forward_pre_hook(
             lambda module, args: (normalize(module, args[0]), *args[1:])
         )
@@ -234,7 +240,7 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
 class Fitting(nn.Module):
     """A placeholder that is inserted in place of a norm, to fit the norm.
 
-    The first call stores the input as the target. The attribute `norm` is set after that call. The
+    The first call stores its input as the target. The caller then sets the attribute `norm`. The
     next call fits γ and β of `norm`, so that the norm's output is close to the target.
 
     change: ‖after − before‖/‖before‖ at the site, NaN until the norm is fitted.
@@ -247,7 +253,7 @@ class Fitting(nn.Module):
         self.change = math.nan
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return x if `norm` is not set yet, else the output of the fitted norm."""
+        """Return x if `norm` is not set yet, and the output of the fitted norm if it is set."""
         if self.target is None:
             self.target = x.clone()
         if self.norm is None:
@@ -263,7 +269,8 @@ def _insert_fitted_norms(
 ) -> Surgery:
     """Insert one norm into each slot and return the Surgery.
 
-    A first pass records the values at the site without norms; a second pass fits the norms to them.
+    A first pass records the values at the site without norms. A second pass fits each norm, so that
+    its output is close to these values.
     """
     fittings = [Fitting() for _ in slots]
     before = _output_with(model, batch, slots, fittings)
@@ -292,7 +299,10 @@ def _insert_fitted_norms(
 def _output_with(
     model: nn.Module, batch: object, slots: list[Slot], modules: list[nn.Module]
 ) -> Tensor:
-    """Return the model's output while each of the modules is inserted into its slot."""
+    """Insert each module into its slot, run the model, and remove the modules.
+
+    Returns the first floating-point tensor of the model's output, in float64.
+    """
     removals = [slot.insert(module) for slot, module in zip(slots, modules, strict=True)]
     try:
         output = first_tensor(call_model(model, batch), skip_integers=True)
@@ -315,9 +325,9 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     """Set γ and β of a norm so that its output for x is closest to the target.
 
     Let x̂ be the norm's output for x with γ = 1 and β = 0, and t the target. The least-squares
-    solution for each channel, in float64, is γ = cov(x̂, t) / var(x̂) and β = mean(t) − γ·mean(x̂). In
-    a norm without β it is γ = Σx̂t / Σx̂². The norm's running statistics, if any, are set to the
-    statistics of x.
+    solution for each channel, in float64, is γ = cov(x̂, t) / var(x̂) and β = mean(t) − γ·mean(x̂).
+    For a norm without β the solution is γ = Σx̂t / Σx̂². The norm's running statistics, if any, are
+    set to the statistics of x.
     """
     if getattr(norm, "running_mean", None) is not None:
         rows = x.double().flatten(0, 1)
@@ -338,6 +348,6 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
-    """Return ‖after − before‖ / ‖before‖."""
+    """Return ‖after − before‖ / ‖before‖, with L2 norms over all elements."""
     before = before.double()
     return float((after.double() - before).norm() / before.norm().clamp(min=1e-300))

@@ -23,8 +23,8 @@ class Symptom:
 
     severity: one of SEVERITIES. where: the path of the module, site, weight or buffer with the
     fault, "" for the model as a whole. message: a description of the fault with measured numbers.
-    advice: what to try. source: the check of the guide (source S4) that finds the fault, or the
-    notebook that measured this kind of fault.
+    advice: what to try. source: the check of the guide S4 (docs/sources.md) that finds the
+    fault, or the notebook that measured this kind of fault.
     """
 
     severity: str
@@ -92,14 +92,14 @@ class NonFiniteValue:
     in_gradient: bool = False
 
     def __str__(self) -> str:
-        place = place_text(self.site, self.depth, self.where)
-        return f"the gradient of {place}" if self.in_gradient else place
+        name = tensor_name(self.site, self.depth, self.where)
+        return f"the gradient of {name}" if self.in_gradient else name
 
 
-def place_text(site: str, depth: int, where: str) -> str:
+def tensor_name(site: str, depth: int, where: str) -> str:
     """Return a name for a tensor in messages, such as `scan of layer 3 (blocks.2.scan)`.
 
-    If `site` is "", the name is only the path.
+    where: the path of the tensor. If `site` is "", the name is only the path.
     """
     where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
     return f"{site} of layer {depth} ({where})" if site else where

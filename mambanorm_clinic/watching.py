@@ -35,7 +35,7 @@ from mambanorm_clinic.calling import first_tensor, run_eagerly
 from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.diagnosis import check_loss, examine
 from mambanorm_clinic.sites import layers_of
-from mambanorm_clinic.symptoms import NonFiniteValue, Symptoms, place_text
+from mambanorm_clinic.symptoms import NonFiniteValue, Symptoms, tensor_name
 from mambanorm_study.basics.atomic import writable_folder, write_bytes
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.basics.text import plural
@@ -43,7 +43,7 @@ from mambanorm_study.basics.text import plural
 safetensors_torch = Later("safetensors.torch")
 clinic_figures = Later("mambanorm_clinic.figures")  # imports matplotlib only when a figure is drawn
 
-KEPT_STEPS = 64  # number of steps in a report's frames, up to and including the failed step
+KEPT_STEPS = 64  # number of steps in a report's tables, up to and including the failed step
 SHOWN_STEPS = 4  # number of steps that a report's text shows before the failed step
 FINITE_AGAIN = (
     "the first non-finite value, because all values are finite when the last batch is run again; "
@@ -65,13 +65,13 @@ class Report:
     """The record of a failed training step, in which the loss or a gradient was not finite.
 
     step: the number of the failed step, from 1; the step was not made. first: the first non-finite
-    value or gradient in a second run of the last batch, None if all were finite. steps: a frame of
-    the last steps, the failed step included, with the columns step, loss (NaN if unknown) and
-    grad_norm (the norm of all gradients). layers: a frame of the same steps, one row per step and
-    layer, with the columns step, depth (from 1), rms (of the layer's output) and grad_rms (the RMS
-    of the output's gradient). findings: the faults that `diagnose` finds in the second run.
-    checkpoint: the file with the last finite weights, None if the weights were not finite. picture:
-    the file of the figure.
+    value or gradient in a second run of the last batch, None if all were finite. steps: a DataFrame
+    of the last steps, the failed step included, with one row per step. Columns: step, loss (NaN if
+    unknown), grad_norm (the L2 norm of all gradients). layers: a DataFrame of the same steps, with
+    one row per step and layer. Columns: step, depth (from 1), rms (of the layer's output), grad_rms
+    (the RMS of the output's gradient). findings: the faults that `diagnose` finds in the second
+    run. checkpoint: the path of the file with the last finite weights, None if the weights were not
+    finite. picture: the path of the figure.
     """
 
     step: int
@@ -83,7 +83,7 @@ class Report:
     picture: Path
 
     @property
-    def site(self) -> str:
+    def where(self) -> str:
         """Return the path of the first non-finite value (`first.where`), "" if `first` is None."""
         return "" if self.first is None else self.first.where
 
@@ -122,11 +122,11 @@ def watch(
     """Return a context manager that checks loss and gradients before every step of `optimizer`.
 
     If the loss or a gradient is not finite, NonFinite is raised and the step is not made, so the
-    model keeps its finite weights and buffers. These are written to `step-<n>.safetensors` in
-    `folder`, and a figure of the preceding steps is written to `step-<n>.png`. The error's `report`
-    (see `Report`) names the first non-finite value. To find this value, the last batch is run
-    again. So if gradients are accumulated over batches, a failure in an earlier batch is noticed,
-    but its place is not found.
+    model keeps its finite weights and buffers. Weights and buffers are written to
+    `step-<n>.safetensors` in `folder`, and a figure of the preceding steps is written to
+    `step-<n>.png`. The error's `report` (see `Report`) names the first non-finite value. To find
+    this value, the last batch is run again. So if gradients are accumulated over batches, a failure
+    in an earlier batch is noticed, but the first non-finite value of that batch is not found.
 
     With a GradScaler the scaled gradients are checked, except at steps that the scaler skips. With
     optimizer.step(closure), which Lightning and LBFGS use, the check runs after each call of the
@@ -152,7 +152,7 @@ def trainer_callback(*, folder: str | Path = "clinic"):
 
     At the first step with a non-finite loss or gradient, the callback prints the report, drops the
     gradients, so that the model keeps its finite weights, and ends the training. Until that step
-    `callback.report` is None; then it is the Report. Needs transformers.
+    the callback's attribute `report` is None; afterwards it is the Report. Needs transformers.
     """
     from transformers import TrainerCallback
 
@@ -179,7 +179,7 @@ def trainer_callback(*, folder: str | Path = "clinic"):
 
 
 def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Warn if the optimizer's weight decay acts on A_log, D, norms or biases."""
+    """Give a warning if the optimizer's weight decay acts on A_log, D, norms or biases."""
     groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
     decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     wrongly_decayed = [
@@ -240,7 +240,7 @@ class Watched:
         self._layers = layers_of(model)
         self._hooks: list = []
         self._batch = Batch()
-        self._buffers: dict[str, Tensor] = {}  # a copy made at the last finite step
+        self._buffers: dict[str, Tensor] = {}  # copied at the last finite step
 
     def __enter__(self) -> Watched:
         self._hooks.append(
@@ -344,8 +344,8 @@ class Watched:
     def check(self) -> None:
         """Raise NonFinite if the loss or a gradient of the current step is not finite.
 
-        Call this method between `backward` and the optimizer's step. If an optimizer was given,
-        this method is called automatically.
+        Call this method between `backward` and the optimizer's step. If Watched was created with an
+        optimizer, this method is called automatically.
         """
         self.step += 1
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
@@ -368,12 +368,18 @@ class Watched:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Return a frame of the last steps, one row per step, as in a Report."""
+        """Return a DataFrame of the last steps, one row per step.
+
+        The columns are those of `Report.steps`.
+        """
         return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Return a frame of the last steps, one row per step and layer, as in a Report."""
+        """Return a DataFrame of the last steps, one row per step and layer.
+
+        The columns are those of `Report.layers`.
+        """
         rows = [
             (step["step"], depth, float(value), float(step["grad_rms"].get(depth, math.nan)))
             for step in self._history
@@ -391,7 +397,7 @@ class Watched:
         first, findings = self._run_again()
         path = self.folder / f"step-{self.step:06d}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        where = "" if first is None else f"first in {place_text('', 0, first.where)}"
+        where = "" if first is None else f"first in {tensor_name('', 0, first.where)}"
         figure = clinic_figures.fig_failure(self.steps, self.layers, title, where)
         write_bytes(path, figure._repr_png_())
         return Report(
@@ -405,7 +411,10 @@ class Watched:
         )
 
     def _save_weights(self) -> Path | None:
-        """Write the model's state to a file and return its path; None if a weight is not finite."""
+        """Write the model's state dict to a file, and return the path of the file.
+
+        If a weight is not finite, no file is written and the result is None.
+        """
         if not all(weight.isfinite().all() for weight in self.model.parameters()):
             return None
         path = self.folder / f"step-{self.step:06d}.safetensors"
@@ -418,7 +427,10 @@ class Watched:
         return path
 
     def _run_again(self) -> tuple[NonFiniteValue | None, Symptoms]:
-        """Run the last batch again, and return the first non-finite value (or None) and the faults.
+        """Run the last batch again, and return a tuple (first, faults).
+
+        first: the first non-finite value of this run, None if there is none. faults: the Symptoms
+        that `diagnose` finds.
 
         Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors in
         the second run are caught, so that the weights are still saved.

@@ -47,7 +47,7 @@ def check_seed(seed: Any) -> int:
 
 # norm_field makes a field for the name of a norm, run_id_field one for the run_id of a stored run
 # ("" means no run).
-norm_field = partial(checked, "None", keep=registered_name)
+norm_field = partial(checked, "None", convert=registered_name)
 run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
 
@@ -56,16 +56,16 @@ class RunConfig:
     """The config of one run. Raises ValueError for an unknown or impossible value."""
 
     task: str = text("digits", "the name of a task: a word such as 'digits'", WORD)
-    # default: the norms of the original Mamba (§4.5)
-    arm: str = checked("RMSN>SSM>None", keep=lambda arm: str(Arm.parse(arm)))
+    # default: the norms of the original Mamba (§4.5 of the paper)
+    arm: str = checked("RMSN>SSM>None", convert=lambda arm: str(Arm.parse(arm)))
     scale: str = choice("quick", SCALES)
-    # decides the initial weights, the batch order and, on the small tasks, the split
-    seed: int = checked(0, keep=check_seed)
+    # the seed decides the initial weights, the batch order and, on the small tasks, the split
+    seed: int = checked(0, convert=check_seed)
     d_model: int = count(32, most=65_536)
-    n_layers: int = count(4, most=1_000)  # App. C: 4 layers on ListOps, IMDB and CIFAR
+    n_layers: int = count(4, most=1_000)  # the paper's App. C: 4 layers on ListOps, IMDB and CIFAR
     d_state: int = count(16, most=512)  # mamba-ssm's default
-    expand: int = count(2, most=16)  # App. C
-    d_conv: int = count(4, most=1_024)  # App. C
+    expand: int = count(2, most=16)  # the paper's App. C
+    d_conv: int = count(4, most=1_024)  # the paper's App. C
     # options of all norms: groups, eps, statistics, …; under the name of a site (a place of a norm
     # in the block, such as "B"), a dict of options for the norm at that site only
     norm_options: Mapping[str, Any] = checked(
@@ -110,8 +110,8 @@ class RunConfig:
         (), count(1), "a list of blocks, counted from 1, such as [2, 4]", since="2026-11-20"
     )
     down_norm: str = norm_field(since="2026-11-20")  # the norm of each downsampling
-    # encoding of the positions, added after the stem (§2.1); off by default, because the scan
-    # depends on the order anyway
+    # encoding of the positions, added after the stem (§2.1 of the paper); off by default, because
+    # the scan depends on the order anyway
     positional: str = choice("none", POSITIONAL, since="2026-11-21")
     # a Transformer has arms N1>MHA>N2 and ignores d_state and d_conv
     model: str = choice("mamba", MODELS, since="2026-11-22")
@@ -120,13 +120,14 @@ class RunConfig:
     head_dim: int = count(16, since="2026-11-23")
     n_groups: int = count(1, since="2026-11-23")  # Mamba-2: groups of heads that share B and C
     n_heads: int = count(4, since="2026-11-22")  # Transformer: attention heads
-    # Transformer: norms after the residual sum, as in S2, or before each branch
+    # Transformer: norms after the residual sum, as in source S2, or before each branch
     norm_position: str = choice("after", NORM_POSITIONS, since="2026-11-22")
-    # Transformer: squeeze-and-excitation on the feed-forward branch (S2)
+    # Transformer: squeeze-and-excitation on the feed-forward branch (source S2)
     squeeze_excite: bool = checked(
         False, "True or False", lambda value: isinstance(value, bool), since="2026-11-22"
     )
-    # The regimen of S2, §IV.C.3 (runs/regimen.py), off by default.
+    # From here on: the training regimen of source S2, its §IV.C.3 (runs/regimen.py); off by default
+
     # share of the rows that skip the last block's branch; the share grows with depth, from 0
     drop_path: float = share(0.0, since="2026-11-22")
     # MixUp: α of the Beta distribution of the weight with which two rows and their labels are mixed
@@ -137,17 +138,19 @@ class RunConfig:
     cutmix: float = number(0.0, since="2026-11-22")
     # share of a label's probability that is spread over all classes
     label_smoothing: float = share(0.0, since="2026-11-22")
-    # decay of the moving average of the weights; above 0, the average is validated and tested
+    # decay of the moving average of the weights; above 0, the averaged weights are validated and
+    # tested
     ema: float = share(0.0, since="2026-11-22")
     # stop after this many evaluations in a row that do not beat the best one; 0 means never
     patience: int = count(0, least=0, since="2026-11-22")
     # distillation: the run whose outputs are learned besides the labels (Hinton et al. 2015)
     teacher: str = run_id_field(since="2026-11-22")
-    # weight of the teacher's part of the loss; the labels' part has weight 1 − teacher_weight
+    # distillation: weight of the teacher's part of the loss; the labels' part has weight
+    # 1 − teacher_weight
     teacher_weight: float = number(
         0.5, "a number from 0 to 1", lambda value: 0 <= value <= 1, since="2026-11-22"
     )
-    # divisor of the teacher's and the student's logits
+    # distillation: divisor of the teacher's and the student's logits
     temperature: float = number(
         2.0, "a finite number above 0", lambda value: 0 < value < inf, since="2026-11-22"
     )
@@ -186,7 +189,7 @@ class RunConfig:
 
     @property
     def role(self) -> str:
-        """Use of the seed: "tune" (100…199), "select" (200…299) or "test" (all other seeds)."""
+        """Use of the seed: "tune" (seeds 100…199), "select" (200…299) or "test" (all others)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
     def to_json(self) -> str:
@@ -203,7 +206,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the config with these values of fields. Raise TypeError for an unknown field."""
+        """Return the config with these field values. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
             raise ValueError(f"a config is a JSON object, got {brief(values)}")
         for name in values:
@@ -212,7 +215,10 @@ class RunConfig:
         return cls(**values)
 
     def but(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed. Raise TypeError for an unknown field."""
+        """Return a copy of the config in which the fields named in `changes` have the values given.
+
+        Raises TypeError for an unknown field.
+        """
         return RunConfig.from_dict({**asdict(self), **changes})
 
 

@@ -77,7 +77,7 @@ class SequenceClassifier(Classifier):
         self.blocks = make_blocks(model, n_layers, d_model, arm, **block_options)
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         norms, options = (stem_norm, final_norm), common_options(norm_options)
-        self._make_ends(n_classes, (d_model, d_model), norms, options, positional, positions)
+        self._make_outer_parts(n_classes, (d_model, d_model), norms, options, positional, positions)
         # Initial values are those of mamba-ssm. It has no linear stem and no classifier's head:
         # these two keep PyTorch's random biases, because with a bias of zero a norm over the
         # channels would reduce an input with one feature to its sign.

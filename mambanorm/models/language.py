@@ -143,7 +143,7 @@ class LanguageModel(nn.Module):
         return self._logits(x[:, -1:])[:, 0], cache
 
     def new_cache(self, rows: int) -> list[BlockCache]:
-        """Return a cache of zeros for `rows` rows: one BlockCache per block."""
+        """Return a cache of zeros for `rows` rows: a list of one BlockCache per block."""
         return [block.new_cache(rows) for block in self.blocks]
 
     @torch.no_grad()
@@ -211,8 +211,9 @@ class LanguageModel(nn.Module):
 
 
 def choose_ids(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Return the next ids (B, 1) for logits (B, V): the most likely at temperature 0, else drawn.
+    """Return the next ids (B, 1) for logits (B, V).
 
+    The ids are the most likely ones at temperature 0, and drawn at random at higher temperatures.
     Raises ValueError unless the largest logit of every row is finite.
     """
     largest = logits.amax(-1, keepdim=True)

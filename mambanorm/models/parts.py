@@ -106,15 +106,16 @@ def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
 class Classifier(nn.Module):
     """Base of all classifiers: stem, positional encoding, the norms outside the blocks, and head.
 
-    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`. The stem takes one of
-    three kinds of input: token ids (vocab_size), real values (in_features) or images (in_channels).
+    A subclass calls `_make_stem`, makes `blocks` and calls `_make_outer_parts`. The stem takes one
+    of three kinds of input: token ids (vocab_size), real values (in_features) or images
+    (in_channels).
     """
 
     vocab_size: int | None = None
     in_features: int | None = None
     in_channels: int | None = None
     stem: nn.Module
-    # Models of images define these two methods.
+    # Only classifiers of images define these two methods.
     _image_stem: Callable[[int, int], nn.Module]
     _check_images: Callable[[Tensor], None]
 
@@ -122,7 +123,7 @@ class Classifier(nn.Module):
         """Make the stem. `inputs` maps vocab_size, in_features, … to a size or None.
 
         Raises ValueError unless exactly one of these sizes is given, and for a size that is not
-        positive. `sizes` are further sizes to check.
+        positive. `sizes` are other sizes to check.
         """
         given = {kind: size for kind, size in inputs.items() if size is not None}
         if len(given) != 1:
@@ -139,7 +140,7 @@ class Classifier(nn.Module):
         else:
             self.stem = self._image_stem(size, d_model)
 
-    def _make_ends(
+    def _make_outer_parts(
         self,
         n_classes: int,
         widths: tuple[int, int],
@@ -150,7 +151,8 @@ class Classifier(nn.Module):
     ) -> None:
         """Make the head, the norms outside the blocks and the positional encoding.
 
-        widths: numbers of channels, (after the stem, after the blocks). norms: the norms there.
+        widths: numbers of channels, (after the stem, after the blocks). norms: names of the norms
+        at these two positions.
         """
         self.head = nn.Linear(widths[1], n_classes)
         with torch.random.fork_rng(devices=[]):
@@ -185,12 +187,12 @@ EMBEDDING_STD = 0.02
 def positional_encoding(
     kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None
 ) -> nn.Module:
-    """Return a module that adds the positional encoding to its input; the identity for "none".
+    """Return a module that adds a positional encoding to its input.
 
-    The module's input is (B, L, d) for axes = 1, (B, H, W, d) for axes = 2. positions: the size of
-    a learned table, (L,) or (H, W); None for "none". torch's random state does not change. Raises
-    ValueError for an unknown kind, and for positions that are missing, not needed, or not `axes`
-    positive numbers.
+    kind: "none" (the module is the identity) or "learned" (LearnedPositions). The module's input is
+    (B, L, d) for axes = 1, (B, H, W, d) for axes = 2. positions: the size of a learned table, (L,)
+    or (H, W); None for "none". torch's random state does not change. Raises ValueError for an
+    unknown kind, and for positions that are missing, not needed, or not `axes` positive numbers.
     """
     if kind not in POSITIONAL:
         raise unknown("positional", kind, POSITIONAL)
@@ -206,12 +208,13 @@ def positional_encoding(
         raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
     for size in positions:
         check_size("each of the positions", size)
-    with torch.random.fork_rng(devices=[]):  # so that all other initial weights stay the same
+    # all other initial weights are the same with and without the table
+    with torch.random.fork_rng(devices=[]):
         return LearnedPositions(d, tuple(positions))
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned table (…, d) to x (B, …, d).
+    """Adds a learned table, one vector per position, to x (B, L, d) or (B, H, W, d).
 
     Raises ValueError if x has more positions than the table.
     """
@@ -222,7 +225,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight, std=EMBEDDING_STD)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x plus the first rows (and columns) of the table."""
+        """Return x plus the table, cut to the positions of x: the first rows (and columns)."""
         given, largest = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
         if any(n > most for n, most in zip(given, largest, strict=True)):
             n_given, n_largest = ("×".join(map(str, sizes)) for sizes in (given, largest))

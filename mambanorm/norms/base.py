@@ -143,9 +143,11 @@ class SequenceNorm(Norm):
         return standardize(x, mean, var, self.eps, *self.scale_and_shift())
 
     def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return x as in its Moments (`channel_moments`), and μ and σ² broadcastable to (B, 1, D).
+        """Return (x, μ, σ²): the x that `normalize` standardizes, its mean and its variance.
 
-        μ is None if the norm subtracts no mean. The padding of the argument x is zero.
+        A norm that computes Moments of x (`channel_moments`) returns their field `x`. Mean and
+        variance broadcast to (B, 1, D); the mean is None if the norm subtracts none. The argument x
+        has zeros at the padding.
         """
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
 # Added to an input value, one after the other. Both signs are needed: a norm that divides by
 # the maximum does not react to a smaller value.
 SHIFTS = (-3.0, 4.0)
-# An output (of order 1) whose difference exceeds this value counts as changed.
+# An output (of order 1) counts as changed if it changes by more than this value.
 CHANGED = 1e-9
 # Step sizes of finite differences; the larger step is for norms that compute in float32.
 STEPS = (1e-6, 1e-3)
@@ -56,19 +56,19 @@ class Behaviour:
     dtypes: tuple[str, ...]
 
 
-def measure(make: Callable[[], nn.Module]) -> Behaviour:
-    """Return the behaviour of the norm that `make` returns; `make` builds it for CHANNELS channels.
+def measure(make_norm: Callable[[], nn.Module]) -> Behaviour:
+    """Return the behaviour of the norm that `make_norm` builds for CHANNELS channels.
 
     Exceptions that the norm raises are passed on. Raises ValueError if the norm is too slow, or if
     its output is not finite or differs from the input in shape.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        norm, x = prepare(make)
+        norm, x = prepare(make_norm)
         y = _output(norm, x)
         _check_output(x, y)
         start = time.perf_counter()  # time the second pass: the first may compile something
-        is_random = not torch.equal(y, _output(norm, x, draw=1))
+        is_random = not torch.equal(y, _output(norm, x, seed=1))
         seconds = time.perf_counter() - start
         if seconds > MAX_SECONDS:
             raise ValueError(
@@ -87,32 +87,32 @@ def measure(make: Callable[[], nn.Module]) -> Behaviour:
             looks_ahead=ahead[0] if ahead else None,
             padding=_reads_padding(norm, x),
             random=is_random,
-            hidden=_has_hidden_state(norm, make, x),
+            hidden=_has_hidden_state(norm, make_norm, x),
             gradient=(gradient_error(norm, x), gradient_error(norm, x, LENGTHS)),
-            dtypes=_other_dtypes(make, x),
+            dtypes=_other_dtypes(make_norm, x),
         )
 
 
-def prepare(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
-    """Return the norm that `make` returns, in float64 and training mode, and a batch x for it.
+def prepare(make_norm: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
+    """Return the norm of `make_norm`, in float64 and training mode, and a batch x for the norm.
 
-    The parameters are changed at random: an initial gain of zero would hide the values that are
-    multiplied by it.
+    The parameters are changed at random, because an initial gain of zero would hide the values that
+    are multiplied by the gain.
     """
-    norm = make().double().train()
+    norm = make_norm().double().train()
     with torch.no_grad():
         for parameter in norm.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return norm, 1.5 * torch.randn(ROWS, POSITIONS, CHANNELS, dtype=torch.float64) + 0.5
 
 
-def _output(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
+def _output(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, seed: int = 0) -> Tensor:
     """Return the output of a copy of the norm, so that the norm's own state does not change.
 
-    `draw` is the seed of the random numbers that the norm draws: by default, they are the same in
-    each call.
+    `seed` is the seed of the random numbers that the norm draws; by default, these numbers are the
+    same in each call.
     """
-    torch.default_generator.manual_seed(draw)  # torch.manual_seed would also seed other devices
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed other devices
     with torch.no_grad():
         return copy.deepcopy(norm)(x, lengths)
 
@@ -164,7 +164,7 @@ def _dependent_axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[
 
 
 def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
-    """Return (row, position) of a valid output that changes if the padding does, or None."""
+    """Return (row, position) of a valid output that changes if the padding changes, or None."""
     valid = torch.arange(POSITIONS) < LENGTHS[:, None]
     shifted = torch.where(valid[..., None], x, 50.0 + x)
     changed = (_output(norm, x, LENGTHS) - _output(norm, shifted, LENGTHS)).abs() > CHANGED
@@ -172,12 +172,12 @@ def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
     return (int(indices[0, 0]), int(indices[0, 1])) if len(indices) else None
 
 
-def _has_hidden_state(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor) -> bool:
+def _has_hidden_state(norm: nn.Module, make_norm: Callable[[], nn.Module], x: Tensor) -> bool:
     """Return True if a used norm and a new norm with the same state dict differ in output.
 
     "Used" means that the norm has processed two batches in training mode.
     """
-    used, new = copy.deepcopy(norm), make().double()
+    used, new = copy.deepcopy(norm), make_norm().double()
     with torch.no_grad():
         for shift in (1.0, -2.0):
             used(x + shift, None)
@@ -198,7 +198,7 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
     The gradient is that of a randomly weighted sum of the valid outputs. It is compared along one
     random direction in the space of x and all learned parameters.
     """
-    # `register_norm` and the command `mambanorm card` compare along the same random direction
+    # a fixed seed, so that `register_norm` and the command `mambanorm card` use the same direction
     torch.default_generator.manual_seed(1)
     valid = slice(None) if lengths is None else torch.arange(POSITIONS) < lengths[:, None]
     weights, *directions = (torch.randn_like(value) for value in (x, x, *_learned_parameters(norm)))
@@ -228,15 +228,15 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
     return min(abs(finite - slope) / max(size, abs(finite), 1e-12) for finite in slopes)
 
 
-def _other_dtypes(make: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
-    """Return texts such as "float32 for float16", one per dtype of x that the output does not keep.
+def _other_dtypes(make_norm: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
+    """Return texts such as "float32 for float16", one per dtype of x that the output does not have.
 
     The norm must work in float32; any other dtype in which it fails is skipped.
     """
     changes = []
     for dtype in REAL:
         try:
-            y = _output(make().to(dtype).train(), x.to(dtype))
+            y = _output(make_norm().to(dtype).train(), x.to(dtype))
         except RuntimeError:  # for example, torch lacks an operation in float16
             if dtype == torch.float32:
                 raise

@@ -1,7 +1,8 @@
 """The norms of the paper's Table 3, and LN, RMSN and GN over other axes.
 
 The norms are None, BN, IN, LN, RMSN and GN, then LN-DL, RMSN-DL and GN-token. base.py has their
-base classes `TokenNorm` and `SequenceNorm`, which differ in the axes of a statistic (Fig. 2).
+base classes `TokenNorm` and `SequenceNorm`, which differ in the axes of a statistic (the paper's
+Fig. 2).
 
 LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints statistics Π(X) over D·L
 instead: these norms are LN-DL and RMSN-DL here (I14 in docs/paper.md). GN takes its statistics
@@ -206,9 +207,9 @@ class RMSNorm(TokenNorm):
     use="images in small batches, sequences read as a whole",
 )
 class GroupNorm(SequenceNorm):
-    """Group norm: statistics of each channel group of each row over L and D/G (Eq. 9).
+    """Group norm: statistics of each channel group of each row over L and D/G.
 
-    As torch.nn.GroupNorm. Raises ValueError unless G divides D.
+    As torch.nn.GroupNorm and Eq. 9 of the paper. Raises ValueError unless G divides D.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):

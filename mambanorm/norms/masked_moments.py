@@ -1,10 +1,11 @@
 """Moments of each channel along the sequence, without padding, and their pooling.
 
 Every norm of this kit with statistics along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) computes these
-statistics by *pooling* (averaging over rows or channels) two moments of each row and channel:
+statistics by *pooling* (averaging over rows or channels) two moments of each row and channel, as in
+Eq. 10 of the paper:
 
-    m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
-    v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
+    m  (B, 1, D)  mean over the valid positions                            (left of Eq. 10)
+    v  (B, 1, D)  centred second moment over the valid positions, biased   (right of Eq. 10)
 
 The pooled variance follows the law of total variance: var = mean(v) + mean((m − mean(m))²).
 Variances are computed from centred values, so they stay precise where the mean is far larger than
@@ -76,7 +77,7 @@ def standardize(
     gamma: Tensor | None,
     beta: Tensor | None,
 ) -> Tensor:
-    """Return γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
+    """Return γ·(x − μ)/√(σ² + ε) + β (Eq. 14 of the paper).
 
     The mean is subtracted before x is scaled, so no digits are lost. x (B, L, D); mean and var
     broadcast to (B, 1, D), and a mean of None is not subtracted; gamma and beta (D,) default to 1
@@ -105,9 +106,10 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
-    """Return mean and total variance of each channel group of each row (Eq. 9), (B, 1, D) each.
+    """Return mean and total variance of each channel group of each row, (B, 1, D) each.
 
-    All channels of a group get the group's values. With one group: the paper's Π_LN (Eq. 11).
+    All channels of a group get the group's values. See Eq. 9 of the paper; with one group, the
+    result is its Π_LN (Eq. 11).
     """
     _, m, v, _ = moments
     B, _, D = m.shape

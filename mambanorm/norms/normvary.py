@@ -65,7 +65,10 @@ class StatisticsMixture(SequenceNorm):
         self.running_var = nn.Buffer(torch.ones(d))
 
     def mixture_weights(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the mixture, for the means and for the variances (Eq. 13)."""
+        """Return two tensors (members,): the weights of the means and those of the variances.
+
+        See Eq. 13 of the paper.
+        """
         dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # the statistics' dtype
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 
@@ -74,7 +77,7 @@ class StatisticsMixture(SequenceNorm):
         return self.gamma, self.beta
 
     def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return x, μ and σ² of Eq. 13; the fused loop mixes the members if it can take x."""
+        """Return x, μ and σ² (Eq. 13 of the paper), mixed by the fused loop if it can take x."""
         moments = channel_moments(x, lengths)
         if self.training:
             batch_count(x, lengths, type(self).__name__)
@@ -91,9 +94,10 @@ class StatisticsMixture(SequenceNorm):
         raise NotImplementedError
 
     def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Return BN's mean and variance: of the batch in training (Eq. 8), else the running ones.
+        """Return BN's mean and variance: in training mode those of the batch (Eq. 8 of the paper).
 
-        Training mode also updates the running statistics (Eq. 15–16).
+        Eval mode returns the running mean and variance. Training mode also updates these running
+        statistics (Eq. 15–16 of the paper).
         """
         if not self.training:
             return self.running_mean, self.running_var
@@ -106,7 +110,7 @@ class StatisticsMixture(SequenceNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor) -> None:
-        """Update the running statistics with a batch's mean and variance (Eq. 15–16).
+        """Update the running statistics with a batch's mean and variance (Eq. 15–16 of the paper).
 
         A forward pass that activation checkpointing repeats does not update them again.
         """
@@ -129,9 +133,9 @@ class NormVary(StatisticsMixture):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
 
     Parameters: `mean_logits` and `var_logits` (5 values each, initially zero), `gamma` and `beta`.
-    Buffers: BN's `running_mean` and `running_var` (Eq. 15–16; the biased variance, as printed).
-    `learn_weights=False` keeps all weights at 1/5. Raises ValueError for unknown `statistics`, for
-    groups that do not divide d, and in training mode for B·L = 1.
+    Buffers: BN's `running_mean` and `running_var` (the paper's Eq. 15–16, with the biased variance
+    as printed there). `learn_weights=False` keeps all weights at 1/5. Raises ValueError for unknown
+    `statistics`, for groups that do not divide d, and in training mode for B·L = 1.
     """
 
     members = ("BN", "GN", "IN", "LN", "RMSN")
@@ -154,7 +158,10 @@ class NormVary(StatisticsMixture):
         self.groups, self.statistics = groups, statistics
 
     def member_statistics(self, moments: Moments) -> MemberStatistics:
-        """Return the means and the variances of the five members; RMSN has no mean (Eq. 12)."""
+        """Return the means and the variances of the five members, in the order of `members`.
+
+        RMSN's mean is None (Eq. 12 of the paper).
+        """
         _, m, v, _ = moments
         bn_mean, bn_var = self.batch_statistics(moments)
         gn_mean, gn_var = pool_channels(moments, self.groups)
@@ -168,7 +175,7 @@ class NormVary(StatisticsMixture):
 def mix(
     w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
+    """Return μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13 of the paper)."""
     mean = sum(w * m for w, m in zip(w_mean, means, strict=True) if m is not None)
     var = sum(w * v for w, v in zip(w_var, variances, strict=True))
     return mean, var

@@ -33,7 +33,7 @@ class NormEntry:
 
     name: str
     factory: Factory
-    # In LaTeX; x is the value at row n, position l and channel c.
+    # The norm's equation in LaTeX; x is the value at row n, position l and channel c.
     equation: str
     source: str
     # Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels.
@@ -97,11 +97,12 @@ def register_norm(
 ) -> Callable[[AnyFactory], AnyFactory]:
     """Decorate a factory `(d, **options) -> nn.Module` to enter its norm into NORMS.
 
-    A norm of yours is measured first (behaviour.py). Raises ValueError, with the observation, if
-    the norm looks ahead although it is declared causal, its axes are not the declared ones, padding
-    enters its statistics, its gradient is wrong, its output does not have x's dtype, it keeps state
-    outside its state dict, or it fails on an x of shape (3, 6, 8) in float64. `check=False`
-    registers such a norm anyway; tables and reports that name it then show the observation.
+    A norm of yours is measured first (behaviour.py). Raises ValueError, which says what was
+    measured, if the norm looks ahead although it is declared causal, its axes are not the declared
+    ones, padding enters its statistics, its gradient is wrong, its output does not have x's dtype,
+    it keeps state outside its state dict, or it fails on an x of shape (3, 6, 8) in float64.
+    `check=False` registers such a norm anyway; tables and reports that name it then show what was
+    measured.
 
     Also raises ValueError if the name is registered already or cannot be written in an arm, and if
     `causal` is not a bool.
@@ -162,9 +163,9 @@ def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
     """Return a norm for d channels; its `forward(x, lengths=None)` maps (B, L, d) to (B, L, d).
 
     Every norm accepts the options eps=1e-5, affine=True, groups=4 and momentum=0.1 (weight of the
-    new statistic, 1 − α of Eq. 15–16), and ignores those that it does not use; a norm may have
-    further options. Raises ValueError for an unknown name or an invalid value, and TypeError for an
-    unknown option.
+    new statistic, 1 − α of the paper's Eq. 15–16), and ignores those that it does not use; a norm
+    may have further options. Raises ValueError for an unknown name or an invalid value, and
+    TypeError for an unknown option.
     """
     entry = NORMS[registered_name(name)]
     for option in options:

@@ -69,23 +69,23 @@ def check_selective_scan(
 
 
 def _check_shape_of_B_or_C(
-    name: str, shape: tuple[int, ...], u_shape: tuple[int, int, int], state: int
+    name: str, shape: tuple[int, ...], u_shape: tuple[int, int, int], state_size: int
 ) -> None:
-    """Raise ValueError unless `shape` is allowed for B or C, given u (B, D, L) and N = state.
+    """Raise ValueError unless `shape` is allowed for B or C, given u (B, D, L) and N = state_size.
 
     Allowed are (D, N), (B, N, L), and (B, G, N, L) where G divides D.
     """
     batch, channels, length = u_shape
     # Look up the shape by number of axes: from a comparison of both shapes, torch.export would
     # conclude that the batch size must not equal the number of channels.
-    allowed = {2: (channels, state), 3: (batch, state, length)}
+    allowed = {2: (channels, state_size), 3: (batch, state_size, length)}
     if allowed.get(len(shape)) == shape:
         return
-    if len(shape) == 4 and (shape[0], *shape[2:]) == (batch, state, length):
+    if len(shape) == 4 and (shape[0], *shape[2:]) == (batch, state_size, length):
         groups = shape[1]
         if groups > 0 and channels % groups == 0:
             return
-    grouped = f"({batch}, G, {state}, {length}) where G divides {channels}"
+    grouped = f"({batch}, G, {state_size}, {length}) where G divides {channels}"
     raise ValueError(
         f"{name} has shape {shape}; allowed are {allowed[2]}, {allowed[3]} and {grouped}"
     )

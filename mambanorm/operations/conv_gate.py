@@ -8,7 +8,7 @@ from mambanorm.operations.checks import check_conv_silu, check_gated
 
 
 def gated(y: Tensor, z: Tensor) -> Tensor:
-    """Return y·SiLU(z), the product with the gate (Eq. 2 and 3).
+    """Return y·SiLU(z), the product with the gate (Eq. 2 and 3 of the paper).
 
     Raises ValueError unless y and z have the same shape and device. Their dtypes may differ, as
     under autocast.
@@ -42,7 +42,11 @@ def conv_silu(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def causal_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the causal depthwise convolution y_l = bias + Σ_k weight_k · u_(l−K+1+k)."""
+    """Return the causal depthwise convolution of u, (B, L, E) → (B, L, E).
+
+    y_l = bias + Σ_k weight_k · u_(l−K+1+k), where k counts from 0 and u is 0 before the first
+    position.
+    """
     taps, length = weight.shape[-1], u.shape[1]
     padded = F.pad(u, (0, 0, taps - 1, 0))
     return bias + sum(padded[:, k : k + length] * weight[:, 0, k] for k in range(taps))

@@ -50,19 +50,19 @@ def causal_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     A layer that must be called pads u on both sides, as mamba-ssm's conv1d does; its first L
     outputs are the causal convolution.
     """
-    if is_plain(layer, nn.Conv1d) and _is_depthwise(layer):
+    if is_plain(layer, nn.Conv1d) and _fits_conv_silu(layer):
         return conv_silu(u, layer.weight, layer.bias)  # type: ignore[arg-type]
     return F.silu(layer(u.transpose(1, 2))[..., : u.shape[1]].transpose(1, 2))
 
 
 def image_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     """Return SiLU of a depthwise convolution of images, u (B, H, W, E) → (B, H, W, E)."""
-    if is_plain(layer, nn.Conv2d) and _is_depthwise(layer):
+    if is_plain(layer, nn.Conv2d) and _fits_conv_silu(layer):
         return conv_silu(u, layer.weight, layer.bias)  # type: ignore[arg-type]
     return F.silu(layer(u.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
-def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
+def _fits_conv_silu(conv: nn.Conv1d | nn.Conv2d) -> bool:
     """Return True if `conv_silu` can compute the convolution.
 
     The convolution must be depthwise, with a bias, zero padding, stride 1 and dilation 1.

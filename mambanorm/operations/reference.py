@@ -46,8 +46,8 @@ def scan_reference(
 
     The arguments are those of `selective_scan`, which has already checked them; `state` is h_0,
     None means zero. Computes in float64 if u is float64, otherwise in float32. Returns out
-    (B, D, L) in u's dtype, and the last state (B, D, N) in the dtype of the computation and without
-    gradient, or None unless want_last.
+    (B, D, L) in u's dtype, and the last state (B, D, N), which has the dtype of the computation and
+    no gradient. Without `want_last`, None is returned instead of the last state.
     """
     batch, channels, length = u.shape
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32

@@ -1,17 +1,19 @@
-"""Small models like the guide's (source S4), with the norm as an argument.
+"""Small versions of the models in the guide *Normalization Techniques* (`references("S4")`).
 
-Images are (B, C, H, W), as in torch. Sequences are (B, L, D).
+The norm is an argument of each model. Images are (B, C, H, W), as in torch. Sequences are
+(B, L, D).
 """
 
 from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
 
-# The number of groups of GN: four groups of four channels for the 16 channels of these models. S4
-# says 32 groups, but GN with 32 groups of 32 channels would be InstanceNorm.
+# The number of groups of GN. The feature maps in ConvNet have 16 channels, so each group has four.
+# The guide says 32 groups, but on 32 channels GN with 32 groups would be InstanceNorm.
 GROUPS = 4
 
-# Name of a norm → function of the number of channels that returns the norm of images (B, C, H, W).
+# Map from the name of a norm to a function that takes the number of channels and returns the norm:
+# a module for images (B, C, H, W).
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
     "BN": nn.BatchNorm2d,
@@ -22,7 +24,7 @@ NORMS_2D = {
 
 
 class ConvBlock(nn.Sequential):
-    """Convolution 3×3 → norm → ReLU, (B, c_in, H, W) → (B, c_out, H, W)."""
+    """A convolution 3×3, a norm and ReLU: (B, c_in, H, W) → (B, c_out, H, W)."""
 
     def __init__(self, c_in: int, c_out: int, norm: str = "BN"):
         super().__init__(
@@ -43,9 +45,9 @@ class ConvNet(nn.Sequential):
 
 
 class StyleNet(nn.Sequential):
-    """Two ConvBlocks and a last convolution without a norm, (B, 1, H, W) → (B, 1, H, W).
+    """A model for style transfer, as in the guide: two ConvBlocks and a convolution without a norm.
 
-    For style transfer, see S4.
+    (B, 1, H, W) → (B, 1, H, W).
     """
 
     def __init__(self, norm: str = "IN"):
@@ -56,9 +58,9 @@ class StyleNet(nn.Sequential):
 class DenseNet(nn.Sequential):
     """Two hidden linear layers, each with a norm (BN or GN), and a linear head.
 
-    Images (B, 1, 8, 8) → (B, 10). At batch 2, BatchNorm computes each statistic from 2·H·W values
-    after a convolution, but from 2 values after a linear layer. So in training the two values
-    become −1 and 1, whatever the inputs are.
+    Images (B, 1, 8, 8) → (B, 10). In a batch of two images, BatchNorm computes each statistic from
+    2·H·W values after a convolution, but from two values after a linear layer. So in training the
+    two values become −1 and 1, whatever the inputs are.
     """
 
     def __init__(self, norm: str = "BN"):
@@ -71,7 +73,8 @@ class DenseNet(nn.Sequential):
 class SequenceNet(nn.Module):
     """An LSTM, a norm on the LSTM's outputs, and a linear head on the last step.
 
-    (B, L, d_in) → (B, n_out); see RNN in S4. d: the number of hidden units.
+    (B, L, d_in) → (B, n_out), as in the guide's section RNN. d: the number of hidden units of the
+    LSTM.
     """
 
     def __init__(self, d_in: int, n_out: int, d: int = 24, norm: str = "LN"):

@@ -1,8 +1,8 @@
-"""Small experiments that test the advice of the guide (S4). Each takes seconds on one CPU thread.
+"""Small experiments that test the advice of the guide *Normalization Techniques*.
 
-`measure(name)` returns the rows of an experiment. The columns are listed below as settings →
-results. Each row also has `losses` (one loss per training step), seed and scale. A run depends only
-on its scale, settings and seed.
+Each experiment takes seconds on one CPU thread. `measure(name)` returns the rows of an experiment.
+The columns are listed below as settings → results. Each row also has `losses` (one loss per
+training step), seed and scale. A run depends only on its scale, settings and seed.
 
     batch_size  ConvNet on images of digits with BN or GN, batches of 2 … 64
                 norm, batch → accuracy (%)
@@ -12,16 +12,19 @@ on its scale, settings and seed.
                 1 … 64, with the test rows mixed or sorted by label
                 norm, mode, batch, rows → accuracy (%)
     rates       ConvNet without a norm, with BN or with GN, at several learning rates
-                norm, lr → accuracy (%), reached (steps until the validation accuracy is 80 %)
-    depth       Transformer on the pixel rows of digits; place: pre-norm or post-norm
+                norm, lr → accuracy (%), reached (steps until the validation accuracy is 80 %),
+                limit (number of training steps)
+    depth       Transformer on the pixel rows of digits; place is pre-norm or post-norm, depth is
+                the number of layers
                 place, norm, depth → accuracy (%)
     counting    LSTM that counts pulses, without a norm, with LN or with BN, in eval and train mode
-                norm, lengths, mode → error
+                norm, lengths, mode → error (RMSE in pulses)
     style       images of many contrasts → images of one contrast, with IN, BN or no norm
-                norm → error, survives (the share of the style that survives the first norm)
+                norm → error and error_beyond (RMSE at contrasts in and above those of training),
+                survives (how well the style can be read after the first norm, as an R²)
 
-mistakes.py compares some of these rows in pairs. The rows are stored in `<run store>/.advice/`
-(runs/measurements.py) and measured again when this file or blocks.py changes.
+mistakes.py compares some of the rows in pairs. All rows are stored in `<run store>/.advice/`
+(runs/measurements.py), and are measured again when this file or blocks.py changes.
 """
 
 import itertools
@@ -51,18 +54,19 @@ LENGTHS = {"one": (16,), "four": (4, 8, 16, 32)}
 # Validation accuracy in per cent. `rates` counts the steps until a run reaches this accuracy.
 TARGET_ACCURACY = 80.0
 
-# Inputs, and labels or targets; both have one row per example.
+# A pair: inputs, and labels or targets. Both have one row per example.
 Data = tuple[Tensor, Tensor]
 # One dict per row of the data frame that `measure` returns.
 Rows = Iterable[dict]
 
 
-def _number_of_steps(scale: str, at_quick: int) -> int:
+def _number_of_steps(scale: str, quick_steps: int) -> int:
     """Return the number of training steps at a scale.
 
-    It is 4 at scale smoke, `at_quick` at quick and evening, and 4 · `at_quick` at larger scales.
+    It is 4 at scale smoke, `quick_steps` at scales quick and evening, and 4 · `quick_steps` at
+    larger scales.
     """
-    return {"smoke": 4, "quick": at_quick, "evening": at_quick}.get(scale, 4 * at_quick)
+    return {"smoke": 4, "quick": quick_steps, "evening": quick_steps}.get(scale, 4 * quick_steps)
 
 
 # ------------------------------------------------------------------------------------ training
@@ -70,9 +74,10 @@ def _number_of_steps(scale: str, at_quick: int) -> int:
 
 @lru_cache(maxsize=32)
 def digits(scale: str, seed: int) -> dict[str, Data]:
-    """Return the splits "train", "val" and "test" of the digits; the seed decides the splits.
+    """Return the digits as a map from "train", "val" and "test" to the split with this name.
 
-    A split has two parts: images (n, 1, 8, 8) in [−1, 1], and their labels (n,).
+    A split is a pair: images (n, 1, 8, 8) in [−1, 1], and their labels (n,). The seed decides which
+    images are in which split.
     """
     data = load_task("digits_images", scale, seed)
     return {
@@ -82,7 +87,10 @@ def digits(scale: str, seed: int) -> dict[str, Data]:
 
 
 def digit_batches(scale: str, batch: int, steps: int, seed: int) -> Iterable[Data]:
-    """Yield `steps` training batches of digits, shuffled again in each epoch."""
+    """Yield `steps` pairs: images and labels of `batch` training rows of digits.
+
+    The training rows are shuffled again in each epoch.
+    """
     images, labels = digits(scale, seed)["train"]
     for rows in loop.batch_order(seed, len(labels), batch, steps):
         yield images[rows], labels[rows]
@@ -101,10 +109,11 @@ def fit(
     """Train the model, one step per batch, and return the list of losses, one per step.
 
     The learning rate falls linearly from `lr` to 0 over `steps` steps, so that the running
-    statistics fit the final weights. Training stops at a loss or gradient that is not finite.
+    statistics of a norm fit the final weights. Training stops at a loss or gradient that is not
+    finite.
 
-    loss(outputs, targets): returns a scalar. callbacks: called after each step with the number of
-    the step.
+    loss(outputs, targets): returns a scalar. callbacks: functions that are called after each step
+    with the number of the step.
     """
     curve: list[dict] = []
     loop.fit(
@@ -123,10 +132,11 @@ def fit(
 def accuracy(
     model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval"
 ) -> float:
-    """Return the accuracy in per cent, tested in a mode ("train" or "eval").
+    """Return the accuracy of the model on the inputs x, in per cent.
 
-    batch: rows per test batch; None means one batch of all rows. An output that is not finite
-    counts as wrong. Afterwards the model has the mode and the running statistics it had before.
+    batch: rows per test batch; None means one batch of all rows. mode: the mode of the model during
+    the test, "train" or "eval". An output that is not finite counts as wrong. Afterwards the model
+    has the mode and the running statistics that it had before.
     """
     with preserve_state(model):
         model.train(mode == "train")
@@ -139,31 +149,33 @@ def accuracy(
 
 
 def _train_at_batch_size(
-    make: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int
+    make_model: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int
 ) -> tuple[nn.Module, list[float]]:
-    """Train a model on digits with a batch size, and return the model and the losses.
+    """Train a model on digits. Return the model and the losses, one per training step.
 
-    The number of steps is chosen so that training reads the same number of rows at every batch
-    size. The learning rate of Adam grows with the square root of the batch size.
+    batch: the batch size. The number of steps is chosen so that training reads the same number of
+    rows at every batch size. The learning rate of Adam grows with the square root of the batch
+    size. make_model: a function that takes the argument `norm` and returns the model.
     """
-    model, steps = make(norm=norm), max(_number_of_steps(scale, 48) * 32 // batch, 2)
+    model, steps = make_model(norm=norm), max(_number_of_steps(scale, 48) * 32 // batch, 2)
     batches, lr = digit_batches(scale, batch, steps, seed), 5e-3 * math.sqrt(batch / 32)
     return model, fit(model, nn.functional.cross_entropy, batches, lr=lr, steps=steps)
 
 
 def batch_size(
-    scale: str, seed: int, *, norm: str, batch: int, make: Callable[..., nn.Module] = ConvNet
+    scale: str, seed: int, *, norm: str, batch: int, make_model: Callable[..., nn.Module] = ConvNet
 ) -> Rows:
-    """Yield one row: the test accuracy of a model that was trained with this batch size."""
-    model, losses = _train_at_batch_size(make, norm, batch, scale, seed)
+    """Yield one row: the test accuracy (%) of a model trained with batches of `batch` rows."""
+    model, losses = _train_at_batch_size(make_model, norm, batch, scale, seed)
     yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
 def inference(scale: str, seed: int, *, norm: str) -> Rows:
-    """Yield the test accuracy of one trained model, one row per order, batch size and mode.
+    """Yield the test accuracies of one trained model: one row per order, batch size and mode.
 
-    The order of the test rows is "mixed" or "sorted" (by label). The mode is "eval", which is
-    correct, or "train", which is the mistake.
+    Columns: rows (the order of the test rows, "mixed" or "sorted" by label), batch (rows per test
+    batch), mode (the mode of the model during the test: "eval", which is correct, or "train", which
+    is the mistake), accuracy (%) and losses (of the training).
     """
     x, labels = digits(scale, seed)["test"]
     orders = {"mixed": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
@@ -174,11 +186,11 @@ def inference(scale: str, seed: int, *, norm: str) -> Rows:
 
 
 def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
-    """Yield one row: the test accuracy of a ConvNet that SGD trained at a learning rate.
+    """Yield one row: the test accuracy (%) of a ConvNet that SGD trained at a learning rate.
 
-    The validation accuracy is computed at every fourth step. reached: the first of these steps
-    with at least TARGET_ACCURACY; NaN if there is no such step. limit: the number of training
-    steps.
+    The validation accuracy is computed at every fourth step. Further columns: reached (the first
+    step at which the validation accuracy is at least TARGET_ACCURACY; NaN if there is no such step)
+    and limit (the number of training steps).
     """
     data, steps = digits(scale, seed), _number_of_steps(scale, 80)
     images, labels = data["val"]
@@ -205,10 +217,11 @@ def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
 
 
 def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
-    """Yield one row: the test accuracy of a Transformer with pre-norm or post-norm.
+    """Yield one row: the test accuracy (%) of a Transformer with pre-norm or post-norm.
 
-    place: "pre" or "post". An image is a sequence of eight rows of eight pixels. The learning rate
-    of Adam has no warm-up, as in the guide's examples.
+    place: "pre" (pre-norm) or "post" (post-norm). depth: the number of layers. An image is a
+    sequence of eight rows of eight pixels. The learning rate of Adam has no warm-up, as in the
+    guide's examples.
     """
     position = dict(norm_position="after")
     if place == "pre":
@@ -223,7 +236,7 @@ def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
 
 
 def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
-    """Return sequences (rows, length, 1) of zeros and ones, and their targets (rows, 1).
+    """Return random sequences (rows, length, 1) of zeros and ones, and their targets (rows, 1).
 
     The target is the number of ones in the sequence, divided by eight.
     """
@@ -233,10 +246,11 @@ def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
 
 
 def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
-    """Yield the error of a network that counts pulses: one row in eval mode, one in train mode.
+    """Yield two rows: the error of a trained network that counts pulses, in eval and train mode.
 
-    error: RMSE in pulses. lengths: a key of LENGTHS, "one" or "four" sequence lengths in training
-    and test. All rows of a batch have the same length.
+    Columns: mode (of the network during the test, "eval" or "train"), error (RMSE in pulses) and
+    losses (of the training). lengths: a key of LENGTHS, "one" or "four" sequence lengths in
+    training and test. All sequences of a batch have the same length.
     """
     choice, steps = LENGTHS[lengths], _number_of_steps(scale, 200)
     model = SequenceNet(1, 1, norm=norm)
@@ -258,8 +272,9 @@ def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
 def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float) -> Data:
     """Return the images x in random styles, (n, 1, 8, 8), and the styles, (n, 2).
 
-    A style is two numbers: the logarithm of the contrast, and the brightness. The contrast is in
-    [low, high], and its logarithm is uniform. The brightness is uniform in [−1, 1].
+    A style is two numbers: the logarithm of the contrast, and the brightness. An image x in a style
+    is contrast · x + brightness. The contrast is in [low, high], and its logarithm is uniform. The
+    brightness is uniform in [−1, 1].
     """
     n = len(x)
     contrast = math.log(low) + math.log(high / low) * torch.rand(n, generator=generator)
@@ -269,10 +284,10 @@ def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float
 
 
 def style(scale: str, seed: int, *, norm: str) -> Rows:
-    """Yield one row: how well a model turns a digit in any style into the same digit in one style.
+    """Yield one row: how well a trained model turns images in random styles into the plain images.
 
-    error: RMSE for contrasts in the range of training. error_beyond: RMSE for contrasts above
-    this range. survives: see `style_survives`.
+    Columns: losses (of the training), survives (see `style_survives`), error (RMSE for contrasts in
+    the range of training) and error_beyond (RMSE for contrasts above this range).
     """
     images, steps = digits(scale, seed)["test"][0], _number_of_steps(scale, 150)
     model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
@@ -289,18 +304,18 @@ def style(scale: str, seed: int, *, norm: str) -> Rows:
 
 @torch.no_grad()
 def style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
-    """Return how well the style of an image can be read after the first norm, as an R².
+    """Return how well the style of an image can be read after the model's first norm, as an R².
 
-    The R² is the share of the variance of the styles that a linear model predicts from the means
-    and the logarithms of the variances of the channels after the first norm, on rows that the
-    linear model was not fitted to.
+    A linear model predicts the style from the mean and the logarithm of the variance of each
+    channel after the first norm. The linear model is fitted to the first half of the images x, and
+    the R² is computed on the second half.
     """
     images, styles = styled_digits(x, torch.Generator().manual_seed(seed), 0.5, 2)
     convolution, norm, _ = model.eval()[0]
     y = norm(convolution(images))
     pooled = torch.cat([y.mean((2, 3)), y.var((2, 3)).add(1e-12).log()], 1).double().numpy()
     half = len(y) // 2
-    # IN makes these statistics constant; without a penalty Ridge would fit their rounding errors
+    # IN makes means and variances constant; without a penalty, Ridge would fit rounding errors
     return Ridge(alpha=1e-3).fit(pooled[:half], styles[:half]).score(pooled[half:], styles[half:])
 
 
@@ -308,16 +323,18 @@ def style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 
 
 def _grid(**values: Iterable) -> list[dict]:
-    """Return all combinations of the values, one dict per combination; the last value changes
-    fastest.
+    """Return all combinations of the values of these names, one dict (name → value) for each.
+
+    The value of the last name changes fastest.
     """
     return [dict(zip(values, combo, strict=True)) for combo in itertools.product(*values.values())]
 
 
-# Name → a pair: the function that yields the rows for one setting, and the list of all settings.
+# Name of an experiment → a pair: the function that yields the rows for one setting, and the list of
+# all settings.
 EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
     "batch_size": (batch_size, _grid(norm=("BN", "GN"), batch=BATCHES)),
-    "dense": (partial(batch_size, make=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),
+    "dense": (partial(batch_size, make_model=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),
     "inference": (inference, _grid(norm=("BN", "GN"))),
     "rates": (rates, _grid(norm=("None", "BN", "GN"), lr=(0.01, 0.03, 0.1, 0.3, 1.0))),
     "depth": (
@@ -335,10 +352,11 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
 def measure(
     name: str, scale: str | None = None, seeds: int | Sequence[int] | None = None, runs_dir=None
 ) -> pd.DataFrame:
-    """Return the rows of an experiment for all its settings and seeds.
+    """Return the rows of an experiment for all settings and seeds, as a DataFrame.
 
-    Stored rows are read; the other rows are measured. name: a key of EXPERIMENTS. scale: None means
-    the default scale. seeds: None means SEEDS of the scale. Raises ValueError for an unknown scale.
+    Stored rows are read, and rows that are not stored are measured. name: a key of EXPERIMENTS.
+    scale: None means the default scale. seeds: the number of seeds or a list of seeds; None means
+    SEEDS of the scale. runs_dir: the run store. Raises ValueError for an unknown scale.
     """
     run, settings = EXPERIMENTS[name]
     scale = default_scale() if scale is None else check_scale(scale)

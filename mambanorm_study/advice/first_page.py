@@ -1,9 +1,9 @@
 """The findings and the advice in plain sentences, for the start of README, report and
 docs/index.html.
 
-A finding is the verdict on one claim, from the recorded runs. The comparison that decides the claim
-has a word, such as "supported" or "no gain" (see claims/rule.py). The word selects the sentence of
-the finding, so the sentence changes with the runs.
+A finding says in one sentence what the recorded runs show about a claim. The comparison that
+decides the claim has a result, such as "supported" or "no gain", by the rule in claims/rule.py. The
+result selects the sentence, so the sentence changes with the runs.
 
 `python -m mambanorm_study.advice.first_page` writes docs/index.html with the findings, the advice
 and the picture of the README. GitHub Pages can serve this page.
@@ -33,7 +33,7 @@ from mambanorm_study.claims import CLAIMS, rule
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
-from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
+from mambanorm_study.tables.run_tables import CANNOT_TELL, difference_with_interval, label
 
 # What a reader must know before the findings.
 HOW_TO_READ = (
@@ -44,23 +44,23 @@ HOW_TO_READ = (
 )
 
 PAGE = ROOT / "docs" / "index.html"
-PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
+PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws the picture, the README shows it
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or one comparison of a claim, with a sentence for each word of the rule.
+    """A claim, or one comparison of a claim, with a sentence for each result of the rule.
 
-    {task} in a sentence stands for the task. {a} and {b} in `compared` stand for the two sides of
-    the comparison.
+    A result of the rule (claims/rule.py) is a word such as "supported". {task} in a sentence stands
+    for the task. {a} and {b} in `compared` stand for the two sides of the comparison.
     """
 
     notebook: str  # the notebook that shows the comparison
     claim: str  # the key of the claim in CLAIMS
     compared: str  # what is compared, in words
-    sentences: Mapping[str, str]  # word → sentence
+    sentences: Mapping[str, str]  # result of the rule → sentence
     comparison: str = ""  # the comparison's name; "" means the comparison that decides the claim
-    on_images: str = ""  # key of the same claim about images; its word is added in brackets
+    on_images: str = ""  # key of the same claim about images; the result is added in brackets
 
 
 FINDINGS = (
@@ -173,8 +173,9 @@ FINDINGS = (
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
     """Return one Markdown sentence per finding that has runs.
 
-    frame: a run frame; None means the recorded runs. links: the folder of the notebooks, such as ""
-    or "notebooks/", for a link from each sentence to its notebook; None means no links.
+    frame: a run frame (one row per run); None means the recorded runs. links: the folder of the
+    notebooks, such as "" or "notebooks/"; each sentence then ends with a link to the notebook of
+    the finding. None means no links.
     """
     evidence, sentences = _evidence(frame), []
     for finding in FINDINGS:
@@ -187,9 +188,10 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
 
 
 def not_fresh_note(frame: pd.DataFrame | None = None) -> str:
-    """Return a remark that names the tasks whose findings are not fresh (see `Row.fresh`).
+    """Return a remark that names the tasks on which findings are not fresh.
 
-    Returns "" if all findings are fresh. frame: as in `findings`.
+    A finding is fresh if its runs are on test seeds and no earlier version of the protocol has
+    judged the runs. Returns "" if all findings are fresh. frame: as in `findings`.
     """
     evidence = _evidence(frame)
     rows = [row for finding in FINDINGS for row, _ in _judged_rows(finding, evidence)]
@@ -207,22 +209,24 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
 
 
 def _judged_rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
-    """Return the comparisons of a finding that have runs, each with its verdict.
+    """Return a finding's comparisons on two or more seeds, each with the verdict on the claim.
 
-    There are at most two: first the comparison of `finding.claim`, whose number is printed, then
-    the comparison of `finding.on_images`.
+    The first comparison is that of `finding.claim` on the main task, and its effect is printed.
+    Then come the comparisons on further tasks and the comparison of `finding.on_images`.
     """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
         by_name = {row.comparison: row for row in verdict.rows}
-        row = by_name.get(finding.comparison, verdict.turns_on)
+        row = by_name.get(finding.comparison, verdict.main_row)
         if row.n > 1:
             rows.append((row, verdict))
     return rows
 
 
 def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
-    """Return the sentence of a finding, without its full stop.
+    """Return the sentence of a finding as Markdown, without a full stop.
+
+    rows: the result of `_judged_rows`, which must not be empty.
 
     An example is `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
     (listops: no gain of a point)`.
@@ -234,24 +238,24 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
     details = [row.why] if row.word == rule.NO_WORD else []
     if row.failed and len(row.failed) == 2:  # a mean over many arms has no counts of failures
         details += failures_in_words(row)
-    details += _words_without_a_norm(verdict)
+    details += _means_without_a_norm(verdict)
     for image_row, image_verdict in rows[1:]:
-        words = [f"{image_row.task}: {image_row.said}", *_words_without_a_norm(image_verdict)]
+        words = [f"{image_row.task}: {image_row.as_text}", *_means_without_a_norm(image_verdict)]
         details.append(", but ".join(words))
     bracket = f" ({'; '.join(details)})" if details else ""
     return f"**{bold}** {finding.compared.format(a=a, b=b)}, {row.task}: {row.amount}{bracket}"
 
 
-def _words_without_a_norm(verdict: Verdict) -> list[str]:
-    """Return the words of the means that leave out a norm, if they differ from the verdict's word.
+def _means_without_a_norm(verdict: Verdict) -> list[str]:
+    """Return the results of means that leave out a norm, if they differ from the verdict's result.
 
-    Each entry is a text such as `without BN: cannot tell`.
+    Each result is a text such as `without BN: cannot tell`.
     """
-    norm_left_out = {c.name: c.without for c in verdict.claim.comparisons}
+    norm_left_out = {c.name: c.left_out_norm for c in verdict.claim.comparisons}
     return [
-        f"without {norm_left_out[row.comparison]}: {row.said}"
+        f"without {norm_left_out[row.comparison]}: {row.as_text}"
         for row in verdict.rows
-        if norm_left_out.get(row.comparison) and row.n and row.word != verdict.turns_on.word
+        if norm_left_out.get(row.comparison) and row.n and row.word != verdict.main_row.word
     ]
 
 
@@ -264,7 +268,8 @@ READERS = {
     "language": "model language",
 }
 
-# Standing of the original arm in the ranking, relative to the chosen arm → the advice.
+# Standing of the original arm in the ranking, relative to the chosen arm → the advice. {arm} is the
+# chosen arm, and {lead} is the difference "chosen arm minus original arm".
 ADVICE = {
     BEHIND: "take {arm}: {lead} over {original}",
     AHEAD: "keep {original}: {arm}, which validation chooses, is worse, {lead}",
@@ -274,10 +279,10 @@ ADVICE = {
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """Return the advice as Markdown sentences: one per kind of task, then one about NaN.
+    """Return the advice as Markdown sentences: one per kind of task, and one about NaN in training.
 
-    The advice for a kind of task follows from the `ranking` on the task in ADVISED_ON. frame: as in
-    `findings`.
+    The advice for a kind of task follows from the `ranking` on the task that ADVISED_ON names for
+    this kind. frame: as in `findings`.
     """
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
@@ -288,12 +293,12 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     ]
     failing = judge("H9s", evidence)
     if failing.n:
-        failed = failing.turns_on.failed.items()
+        failed = failing.main_row.failed.items()
         counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failed]
         advice.append(
             "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a "
             f"norm on both sides of the scan: on {failing.task} {', '.join(counts)} "
-            f"(claim H9s: {failing.said})."
+            f"(claim H9s: {failing.as_text})."
         )
     return advice
 
@@ -311,13 +316,13 @@ def _advice_sentence(kind: str, task: str, table: pd.DataFrame) -> str:
         advice = ADVICE[row.standing].format(
             arm=label(chosen.arm),
             original=f"{label(row.arm)}, the original",
-            lead=points(row.behind, row.low, row.high, row.unit),
+            lead=difference_with_interval(row.behind, row.low, row.high, row.unit),
         )
     return f"**If you {READERS[kind]}**, {advice} {basis}."
 
 
 def findings_page() -> str:
-    """Return the text of docs/index.html, from the recorded results.
+    """Return the page docs/index.html as HTML, made from the recorded results.
 
     Raises ValueError if there are no recorded results.
     """

@@ -1,7 +1,8 @@
-"""The recommendation for a Mamba block, from the recorded runs. The guide does not cover Mamba.
+"""The recommendation for a Mamba block, from the recorded runs.
 
-`ranking` chooses the arm by validation accuracy in the recorded runs. The README and notebook 12
-recommend the same arms as this file. Notebook 12 has the verdicts on the paper's claims.
+The guide *Normalization Techniques* does not cover Mamba. `ranking` chooses the arm by validation
+accuracy in the recorded runs. The README and notebook 12 recommend the same arms as this module.
+Notebook 12 has the verdicts on the paper's claims.
 """
 
 from functools import lru_cache
@@ -14,10 +15,10 @@ from mambanorm_study.advice.which_arm import ADVISED_ON, AHEAD, BEHIND, ranking,
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.run_tables import label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, label
 from mambanorm_study.tasks import TASKS
 
-# Task of the guide → kind of task in this kit. The kind of every other task is "sequence".
+# Task of the guide → kind of task in this kit. The kind of the guide's other tasks is "sequence".
 KINDS = {
     "language_model": "language",
     "detection": "vision",
@@ -30,8 +31,9 @@ KINDS = {
 def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     """Return the recommendation for a Mamba block.
 
-    task: a recorded task of this kit, a task of the guide, or None (sequences). causal: if True,
-    choose among causal arms only. Raises ValueError for a task of this kit without recorded runs.
+    task: a recorded task of this kit, a task of the guide, or None for classification of sequences.
+    causal: if True, choose only among arms whose norms read no later position. Raises ValueError
+    for a task of this kit without recorded runs.
     """
     if task not in TASKS:
         task = ADVISED_ON[KINDS.get(task, "sequence")]
@@ -39,7 +41,7 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     table = _recorded_ranking(task, causal or is_language)
     best, other_arms = table.iloc[0], table.iloc[1:]
     arm = Arm.parse(best.arm)
-    if is_language:  # the ranking holds minus the loss
+    if is_language:  # the mean in the ranking is minus the loss
         score = f"{-best['mean']:.2f} ± {best.sd:.2f} bits a character"
     else:
         score = f"{best['mean']:.1f} ± {best.sd:.1f} %"
@@ -49,7 +51,7 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {table.n.max():.0f} seeds]"
     contradictions = [
         f"{label(row.arm)} ({row.who}) is behind {arm.label}: "
-        f"{points(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
+        f"{difference_with_interval(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
         for row in other_arms[is_behind & (other_arms.who != "")].itertuples()
     ]
     if not _is_causal(best.arm):
@@ -82,6 +84,6 @@ def _is_causal(arm: str) -> bool:
 
 @lru_cache(maxsize=16)
 def _recorded_ranking(task: str, causal: bool) -> pd.DataFrame:
-    """Return the `ranking` of the recorded arms on a task; if `causal`, of the causal arms only."""
+    """Return the `ranking` of the recorded arms on a task. causal: True ranks only causal arms."""
     arms = [arm for arm in tuned_arms(kind_of(task)) if _is_causal(arm) or not causal]
     return ranking(recorded(STUDY_SCALE), task, scale=STUDY_SCALE, arms=arms)

@@ -1,10 +1,10 @@
-"""The five mistakes of the guide (S4) in wrong and corrected runs; the guide's numbers and ours.
+"""Tests of the five mistakes and the numbers in the guide *Normalization Techniques*.
 
-The guide does not say which models and data most of its numbers come from. Our models and data
-differ, so compare the direction of an effect, not its size. Notebook 01 measures how much time each
-norm takes.
+Each mistake is shown by runs with the mistake ("wrong") and corrected runs. The guide does not say
+which models and data most of its numbers come from. Our models and data differ, so compare the
+direction of an effect, not its size. Notebook 01 measures how much time each norm takes.
 
-The argument `measured` of the functions maps the name of an experiment to the rows that
+The argument `measured` of the functions is a map from the name of an experiment to the rows that
 `experiments.measure` returns.
 """
 
@@ -20,22 +20,22 @@ from mambanorm_study.answers.phrases import (
     mean_difference,
     numbered_list,
 )
-from mambanorm_study.tables.run_tables import interval_says, seeds_text
+from mambanorm_study.tables.run_tables import interval_in_words, seeds_text
 
 Measured = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that the guide names. Two queries select the wrong and the corrected runs."""
+    """A mistake that the guide names, with queries for runs with the mistake and corrected runs."""
 
     title: str
     experiment: str  # a key of EXPERIMENTS
     wrong: str  # query that selects the runs with the mistake
     right: str  # query that selects the runs with the correction
-    labels: tuple[str, str]  # labels of the wrong and of the corrected runs
+    labels: tuple[str, str]  # labels of the runs with the mistake and of the corrected runs
     condition: str  # how the runs are trained or tested
-    value: str = "accuracy"  # the column in which the runs are compared
+    value: str = "accuracy"  # the column whose values are compared
     sign: int = 1  # 1 if a larger value is better, −1 if a smaller value is better
     unit: str = "accuracy (%)"  # the unit of the value
 
@@ -92,7 +92,7 @@ MISTAKES = {
 
 
 def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
-    """Return the wrong and the corrected runs of a mistake, one row per run.
+    """Return the runs with a mistake and the corrected runs, one row per run.
 
     number: a key of MISTAKES. Columns: twin ("wrong" for runs with the mistake, "right" for
     corrected runs), label, condition, measured (the value that is compared), seed, scale, losses.
@@ -106,20 +106,21 @@ def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
-# Result of `interval_says` for the advantage of the corrected runs → outcome of the mistake. Any
-# other result is itself the outcome.
+# Result of `interval_in_words` for the advantage of the corrected runs → outcome of the mistake.
+# Any other result of `interval_in_words` is used as the outcome.
 OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the correction is worse**"}
 
 
 def mistake_table(measured: Measured) -> pd.DataFrame:
     """Return one row per mistake.
 
-    Columns: number, mistake (its title), measured (the unit), wrong (mean ± sd of the wrong runs),
-    right (mean ± sd of the corrected runs), advantage (mean difference of the corrected and the
-    wrong runs, positive if the corrected runs are better), low and high (the 95 % t-interval of
-    the advantage, paired by seed), n (number of seeds), outcome ("it fails" if the wrong runs are
-    clearly worse, "the correction is worse", or that we cannot tell), wrong_is and right_is (the
-    labels of the wrong and of the corrected runs), condition.
+    Columns: number, mistake (its title), measured (what is measured and its unit, as text), wrong
+    (mean ± sd of the runs with the mistake), right (mean ± sd of the corrected runs), advantage
+    (mean difference of the corrected and the wrong runs, positive if the corrected runs are
+    better), low and high (the 95 % t-interval of the advantage, paired by seed), n (number of
+    seeds), outcome ("it fails" if the wrong runs are clearly worse, "the correction is worse" if
+    the corrected runs are clearly worse, or else "we cannot tell"), wrong_is and right_is (the
+    labels of the wrong and of the corrected runs), condition (how the runs are trained or tested).
     """
     rows = []
     for number, mistake in MISTAKES.items():
@@ -127,7 +128,7 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
         values = {twin: group.measured for twin, group in runs.groupby("twin")}
         signed = runs.assign(signed=mistake.sign * runs.measured)
         gap = paired_gap(signed, "twin", "right", "wrong", "signed")
-        says = interval_says(gap.low, gap.high)
+        says = interval_in_words(gap.low, gap.high)
         rows.append(
             dict(
                 number=number,
@@ -151,7 +152,7 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
 def paired_gap(
     frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"
 ) -> pd.Series:
-    """Return a mean difference over the seeds and its 95 % t-interval: difference, low, high.
+    """Return a Series: difference (mean over the seeds), low and high (95 % t-interval).
 
     The difference of a seed is the mean `value` of the rows where `column` is `a`, minus the mean
     `value` of the rows where `column` is `b`.
@@ -161,7 +162,7 @@ def paired_gap(
 
 
 def batch_gaps(frame: pd.DataFrame) -> dict[int, pd.Series]:
-    """Return a map from batch size to the `paired_gap` of the accuracy, BN minus GN.
+    """Return a map from batch size to the `paired_gap` "accuracy with BN minus accuracy with GN".
 
     frame: the rows of the experiment `batch_size` or `dense`.
     """
@@ -177,9 +178,11 @@ def _mean_sd(values: pd.Series) -> str:
 
 
 def mistakes_in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
-    """Return the outcome of each mistake, then BN − GN at the smallest and largest batch size.
+    """Return the outcomes of the mistakes as Markdown, one line per mistake.
 
-    The result is Markdown, one line per mistake. mistakes: the result of `mistake_table`.
+    A last line has the accuracy of BN minus that of GN at the smallest and at the largest batch
+    size.
+    mistakes: the result of `mistake_table`.
     """
     lines = [
         f"- **{row.mistake}**: {row.outcome} here; {row.wrong_is}: {row.wrong}, "
@@ -211,7 +214,10 @@ def answers_to_guesses(mistakes: pd.DataFrame, measured: Measured) -> str:
 
 
 def _batch_sizes_behind(frame: pd.DataFrame) -> str:
-    """Return the batch sizes at which BN is clearly behind GN, as `2, 4 of 2, 4, 8, 16 rows`."""
+    """Return the batch sizes at which BN is clearly behind GN, as text.
+
+    An example is `2, 4 of 2, 4, 8, 16 rows`. frame: as in `batch_gaps`.
+    """
     gaps = batch_gaps(frame)
     behind = [str(n) for n, gap in gaps.items() if gap.high < 0]
     return f"{', '.join(behind) or 'none'} of {', '.join(map(str, gaps))} rows"
@@ -219,13 +225,17 @@ def _batch_sizes_behind(frame: pd.DataFrame) -> str:
 
 # ------------------------------------------------------------------------- the guide's numbers
 
-# The guide's numbers for ResNet-50 on ImageNet, for which the guide cites “He et al.”: batch size →
-# accuracy with BN / with GN.
+# Batch size → accuracy with BN / with GN, of ResNet-50 on ImageNet. These are the guide's numbers,
+# for which the guide cites “He et al.”.
 IMAGENET = {32: "76.5 / 76.3 %", 8: "75.8 / 76.1 %", 2: "72.1 / 75.3 %"}
 
 
 def claimed_and_measured(measured: Measured) -> pd.DataFrame:
-    """Return one row per number of the guide: claim, claimed, measured (by us), setting."""
+    """Return one row per number of the guide.
+
+    Columns, all as text: claim (what the guide's number is about), claimed (the guide's number),
+    measured (our number), setting (our model, data, scale and number of seeds).
+    """
     cnn, depth = measured["batch_size"], measured["depth"]
     gaps, means = batch_gaps(cnn), cnn.groupby(["batch", "norm"]).accuracy.mean()
     by_batch = {
@@ -255,10 +265,11 @@ def claimed_and_measured(measured: Measured) -> pd.DataFrame:
 
 
 def _steps_to_reach(frame: pd.DataFrame) -> str:
-    """Return as text how many steps it takes to reach TARGET_ACCURACY on the validation rows.
+    """Return as text how many training steps it takes to reach TARGET_ACCURACY on validation rows.
 
-    The text has the median over the seeds without a norm, with BN and with GN, each at the learning
-    rate with the highest mean test accuracy. frame: the rows of the experiment `rates`.
+    The text has the median over the seeds for models without a norm, with BN and with GN, each at
+    the learning rate with the highest mean test accuracy. frame: the rows of the experiment
+    `rates`.
     """
     by_lr = frame.groupby(["norm", "lr"]).agg({"accuracy": "mean", "reached": "median"})
     best = by_lr.loc[by_lr.groupby("norm").accuracy.idxmax()].reached.droplevel("lr")

@@ -9,10 +9,10 @@ SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
 
 
 class Question(NamedTuple):
-    """The arguments of `recommend`.
+    """The arguments of `recommend`, which explains them.
 
-    None means that an argument is not given. size: the number of parameters. depth: the number of
-    layers.
+    None means that an argument is not given. size: the number of parameters of the model. depth:
+    the number of layers.
     """
 
     architecture: str
@@ -25,7 +25,7 @@ class Question(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The question in one line, such as `cnn, batch_size=4`."""
+        """The question as a text of one line, such as `cnn, batch_size=4`."""
         options = [
             f"{name}={value:,.0f}" if name == "size" else f"{name}={value}"
             for name, value in zip(self._fields[1:], self[1:], strict=True)
@@ -35,7 +35,10 @@ class Question(NamedTuple):
 
     @property
     def has_small_batch(self) -> bool:
-        """True if `batch_size` is small; if it is not given, True for SMALL_BATCH_TASKS."""
+        """True if `batch_size` is less than SMALL_BATCH rows.
+
+        If `batch_size` is not given, True if the task is one of SMALL_BATCH_TASKS.
+        """
         return self.batch_size < SMALL_BATCH if self.batch_size else self.task in SMALL_BATCH_TASKS
 
     @property
@@ -46,19 +49,19 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A norm, where to put it, and why.
+    """The norm that `recommend` recommends, where in the model to put the norm, and why.
 
     Each text in `reasons` and `contradictions` ends with its source in brackets.
     """
 
     norm: str  # the name of the norm in this kit; "None" means no norm
-    place: str  # where to put the norm
+    place: str  # where in the model to put the norm
     code: str  # a line of Python that makes the norm
     reasons: tuple[str, ...] = ()
     # what other sources, or runs of this kit, say against the recommendation
     contradictions: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()  # norms to try next
-    question: Question | None = None  # set by `recommend`
+    question: Question | None = None  # what the recommendation answers; `recommend` sets it
 
     def _repr_markdown_(self) -> str:
         norm = "no norm" if self.norm == "None" else self.norm

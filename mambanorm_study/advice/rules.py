@@ -1,9 +1,9 @@
-"""`recommend`: which norm to use in which model.
+"""The function `recommend`, which says which norm to use in which model.
 
-The table RULES is the decision framework of the guide *Normalization Techniques* (source S4): the
-first rule that fits gives the answer. `Recommendation.contradictions` names papers that contradict
-the guide, and notebook 11 tests some advice of the guide. The advice for a Mamba block comes from
-recorded runs (mamba.py).
+The table RULES is the decision framework of the guide *Normalization Techniques*
+(`references("S4")`). The first rule that fits gives the answer. `Recommendation.contradictions`
+names papers that contradict the guide, and notebook 11 tests some advice of the guide. The advice
+for a Mamba block comes from recorded runs (mamba.py).
 """
 
 from collections.abc import Callable
@@ -76,8 +76,8 @@ WHY_PRE_NORM = (
 )
 AFTER_LINEAR = "after the linear layer, before the activation"
 
-# Pairs of a condition (question → True if the rule fits) and an answer. The first rule that fits
-# gives the answer.
+# Each rule is a pair: a condition, which takes a Question and returns True if the rule fits, and an
+# answer. The first rule that fits gives the answer.
 RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
     (
         lambda q: q.component == "output",
@@ -326,13 +326,14 @@ def recommend(
 ) -> Recommendation:
     """Return which norm to use in an architecture, where to put it, and why.
 
-    The answer follows the decision framework of the guide (`references("S4")`); for "mamba" it
-    comes from recorded runs. architecture: one of ARCHITECTURES. batch_size: rows of a training
-    batch on one device. task: one of TASKS; for "mamba" also a recorded task of this kit, such as
-    "pydoc". causal: True if no output may depend on a later position. size: the number of
-    parameters, such as 7e9. component: "generator" or "discriminator" (required for a GAN), or
-    "output" for the last layer. depth: the number of layers. Raises ValueError for an invalid
-    value.
+    The answer follows the decision framework of the guide *Normalization Techniques*
+    (`references("S4")`); for "mamba" the answer comes from recorded runs.
+
+    architecture: one of ARCHITECTURES. batch_size: rows of a training batch on one device. task:
+    one of TASKS; for "mamba" also a recorded task of this kit, such as "pydoc". causal: True if no
+    output may depend on a later position. size: the number of parameters of the model, such as 7e9.
+    component: "generator" or "discriminator" (required for a GAN), or "output" for the last layer.
+    depth: the number of layers. Raises ValueError for an invalid value.
     """
     question = Question(architecture, batch_size, task, causal, size, component, depth)
     _check(question)
@@ -349,12 +350,13 @@ def recommend(
 
 
 def _check(question: Question) -> None:
-    """Raise ValueError if the question holds an invalid value."""
+    """Raise ValueError if an argument of `recommend` in the question has an invalid value."""
     is_mamba, is_gan = question.architecture == "mamba", question.architecture == "gan"
     choices = {
         "architecture": ARCHITECTURES,
         "task": (None, *TASKS, *KIT_TASKS) if is_mamba else (None, *TASKS),
-        "component": COMPONENTS if is_gan else (None, *COMPONENTS),  # a GAN is two networks
+        # a GAN has two networks, so the component must be given
+        "component": COMPONENTS if is_gan else (None, *COMPONENTS),
     }
     for name, valid in choices.items():
         if getattr(question, name) not in valid:

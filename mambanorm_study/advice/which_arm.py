@@ -4,8 +4,8 @@ An arm is a choice of norms and their sites in a block, such as `RMSN>SSM>None`.
 
 `ranking` chooses an arm by validation accuracy and compares the chosen arm with every other arm by
 test accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms
-are compared on the test seeds, and a run that diverged counts as a run at chance. If no test seeds
-are recorded, the arms are compared on the tuning seeds, and `fresh` is False.
+are compared on the test seeds, and a run that diverged has the score of chance. If no test seeds
+are recorded, the arms are compared on the tuning seeds, and the column `fresh` is False.
 """
 
 from collections.abc import Iterable
@@ -32,8 +32,8 @@ from mambanorm_study.tables.run_tables import CANNOT_TELL, label
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
 
-# Kind of task → arm → who recommends the arm: the paper (§4.5), its apparent successor, or the
-# authors of the original model, from which the paper and its successor start.
+# Kind of task → arm → who recommends the arm: the paper (in its section 4.5), what seems to be
+# the paper's successor, or the authors of the original model, from which paper and successor start.
 RECOMMENDED_BY = {
     "sequence": {"NormVary>SSM>GN": PAPERS, "BN>SSM>LN": LATER, "RMSN>SSM>None": ORIGINAL},
     "vision": {"NormVary>SSM>LN": PAPERS, "BN>SSM>LN": LATER, "LN>SSM>LN": ORIGINAL},
@@ -43,22 +43,23 @@ RECOMMENDED_BY = {
     },
 }
 
-# Kind of task → the first trained task of this kind. `what_to_do` and `recommend` choose an arm by
-# the ranking on this task.
+# Kind of task → the first task of this kind in TRAINED_TASKS. `what_to_do` and `recommend` choose
+# an arm by the ranking on this task.
 ADVISED_ON = {presets.kind_of(task): task for task in reversed(TRAINED_TASKS)}
 
 # Standings of an arm in a ranking, relative to the chosen arm. The fifth standing is CANNOT_TELL.
 CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
 
-# Word of the comparison "chosen arm − other arm" → standing of the other arm. A word that is not
-# listed here gives CANNOT_TELL.
+# Result of `rule.better_or_worse` for "chosen arm minus other arm" → standing of the other arm. Any
+# result that is not listed here gives CANNOT_TELL.
 STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
     """Return the arms whose learning rate is tuned for a claim about this kind of task.
 
-    Arms with norms at further sites than N1 and N2, and arms of Transformers, are left out.
+    Arms of Transformers are left out, and arms with a norm at any other site than N1 (before the
+    block) and N2 (after the SSM).
     """
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
@@ -66,7 +67,8 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 
 def compared_column(task: str) -> tuple[str, float]:
-    """Return the column in which arms are compared on a task, and the smallest effect of interest.
+    """Return a pair: the column of `scores` in which arms are compared on a task, and the smallest
+    effect of interest in the unit of this column.
 
     The column is "bits" for language models and "score" for other tasks.
     """
@@ -84,33 +86,36 @@ def ranking(
     scale: str | None = None,
     arms: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Return one row per arm, the best mean validation accuracy on the tuning seeds first.
+    """Return one row per arm, sorted by mean validation accuracy on the tuning seeds, best first.
 
     The first row is the chosen arm. Columns:
     - arm, who (who recommends the arm), lr, validation (mean validation accuracy);
-    - on the test seeds that all arms share: mean, sd, n (seeds), diverged (number of runs);
-    - of the difference "chosen arm minus this arm": behind (the mean), low, high (the 95 %
-      interval), per_seed (one difference per seed), unit;
-    - standing ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
-    - fresh (True if these are test runs that no earlier version of the protocol has judged).
+    - of the test accuracy on the test seeds that all arms share: mean, sd, n (number of seeds);
+      diverged (number of the arm's test runs that diverged);
+    - of the difference "chosen arm minus this arm" in test accuracy: behind (the mean), low, high
+      (the 95 % interval), per_seed (one difference per seed), unit;
+    - standing of the arm ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
+    - fresh (True if all runs are on test seeds and no earlier version of the protocol has judged
+      these runs).
 
     Accuracies are in per cent, and their differences in points (unit "pp"). For language models,
     minus the test loss in bits per character takes the place of the accuracy.
 
-    arms: the arms to choose from; None means `tuned_arms`. Arms without a tuned learning rate are
-    left out. Raises ValueError if no arm remains, or if the arms share fewer than two seeds.
+    frame: a run frame (one row per run) or Evidence. arms: the arms to choose from; None means
+    `tuned_arms`. Arms without a tuned learning rate are left out. Raises ValueError if no arm
+    remains, or if the arms share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
     tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
     if arms is not None:
         tuned = [arm for arm in tuned if arm in set(arms)]
-    runs = evidence.of_arms(tuned, task) if tuned else None
+    runs = evidence.runs_of_arms(tuned, task) if tuned else None
     if runs is None or len(runs.seeds) < 2:
         raise ValueError(
             f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
             "see mambanorm_study.needed"
         )
-    tuning = Evidence(evidence, tuning=True).of_arms(tuned, task)
+    tuning = Evidence(evidence, tuning=True).runs_of_arms(tuned, task)
     column, smallest = compared_column(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
@@ -143,7 +148,7 @@ def ranking(
 def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return a map from task to `ranking` for all given tasks that have a ranking.
+    """Return a map from task to the `ranking` on this task, for the tasks that have a ranking.
 
     A task has a ranking if arms are tuned on the task and share at least two seeds.
     """
@@ -155,16 +160,21 @@ def rankings(
 
 
 def leading_arms(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rounded rows of a ranking's first eight arms and of the recommended arms."""
+    """Return the rows of a `ranking` for its first eight arms and for the recommended arms.
+
+    Numbers are rounded, and the columns per_seed, unit and fresh are left out.
+    """
     rows = table[(table.index < 8) | (table.who != "")].drop(columns=["per_seed", "unit", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
     return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
 def chosen_minus_recommended(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return one row per recommended arm, for `figures.fig_pairs`: the chosen arm minus this arm.
+    """Return the differences "chosen arm minus recommended arm" for `figures.fig_pairs`.
 
-    table: the `ranking` on `task`.
+    There is one row per recommended arm other than the chosen arm. Columns: a (the chosen arm), b
+    (the recommended arm), difference (the mean), task and the other columns of `table`. table: the
+    `ranking` on `task`.
     """
     recommended = table[(table.who != "") & (table.standing != CHOSEN)]
     recommended = recommended.rename(columns={"arm": "b", "behind": "difference"})
@@ -173,7 +183,7 @@ def chosen_minus_recommended(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 # ------------------------------------------------------------------------------------- two arms
 
-# Word of a comparison → sentence about its two arms.
+# Result of `rule.better_or_worse` for two arms → sentence about these two arms.
 SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
@@ -185,7 +195,7 @@ NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
 
 
 def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
-    """Return the names under which two arms are stored.
+    """Return the names under which the runs of `arm` and of `against` are stored.
 
     Raises ValueError if the arms cannot be compared on the task: if both are the same arm, if one
     is a Mamba and the other a Transformer, if the task is a regression, or if the task is a
@@ -208,12 +218,15 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     return arm, against
 
 
-def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
+def comparison_seeds(
+    against: str, task: str, scale: str, seeds: int | Iterable[int] | None
+) -> list[int]:
     """Return the seeds on which a new arm is compared with the arm `against`.
 
     seeds: a list of test seeds, which is returned, or a number n of seeds; None means 8. For a
-    number, the result is the first n recorded seeds of `against` at its tuned learning rate, so
-    that `against` is not trained again; if fewer than n seeds are recorded, the first n test seeds.
+    number n, the result is the first n seeds on which runs of `against` at its tuned learning rate
+    are recorded (test seeds, or tuning seeds if no test seed is recorded), so that `against` is not
+    trained again. If fewer than n seeds are recorded, the result is the first n test seeds.
     """
     number = VERDICT_SEEDS if seeds is None else seeds
     test_seeds = list(check_test_seeds(number))
@@ -223,13 +236,13 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
     return test_seeds
 
 
-def duel_runs(
+def comparison_runs(
     arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
-    """Return the runs that the comparison of two arms needs next.
+    """Return the configs of the runs that the comparison of two arms needs next.
 
-    These are the tuning runs of an arm without a tuned learning rate, and the test runs of an arm
-    with a tuned learning rate. frame: the runs that exist already.
+    An arm without a tuned learning rate needs tuning runs. An arm with a tuned learning rate needs
+    test runs on `seeds`. frame: the run frame of known runs (one row per run).
     """
     return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
 
@@ -246,32 +259,33 @@ def compare(
 ) -> pd.DataFrame:
     """Compare `arm` with `against`, each at its tuned learning rate, by the rule of PROTOCOL.md.
 
-    Missing runs are trained. Returns one row per task, with the columns task, said (the answer in
-    words), brief (the answer without footnotes), word (better, worse, about the same, cannot tell
-    or no word), new_seeds (if the word is "cannot tell": about how many new seeds would change the
-    word), effect (`arm` minus `against`), low and high (the 95 % interval), unit, n (seeds),
-    diverged (runs of `arm`), diverged_against (runs of `against`) and fresh (as in `ranking`).
+    Missing runs are trained. Returns one row per task. Columns: task, said (the answer as a text),
+    brief (the same text without footnotes), word (the answer in short: better, worse, about the
+    same, cannot tell or no word), new_seeds (if `word` is "cannot tell": about how many new seeds
+    it would take to tell), effect (`arm` minus `against`), low and high (the 95 % interval of the
+    effect), unit, n (number of seeds), diverged (number of runs of `arm` that diverged),
+    diverged_against (the same for `against`) and fresh (as in `ranking`).
 
-    seeds: as in `duel_seeds`; if a list is given, only its seeds are compared. engine: arguments of
-    `sweep` (scheduler, workers, client, progress). Raises ValueError for arms that cannot be
-    compared (`check_pair`), and RuntimeError if a run could not be trained.
+    seeds: as in `comparison_seeds`; if a list is given, the arms are compared only on its seeds.
+    engine: arguments of `sweep` (scheduler, workers, client, progress). Raises ValueError for arms
+    that cannot be compared (`check_pair`), and RuntimeError if a run could not be trained.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     rows = []
     for task in grid.check_names("tasks", tasks):
-        test_seeds = duel_seeds(against, task, scale, seeds)
-        needed = partial(duel_runs, arm, against, task, test_seeds, scale)
+        test_seeds = comparison_seeds(against, task, scale, seeds)
+        needed = partial(comparison_runs, arm, against, task, test_seeds, scale)
         known, failed, _ = needed_runs.train_needed(needed, scale, runs_dir, **engine)
         if len(failed):
             number, first = plural(len(failed), "run"), failed.run_id.iloc[0]
             raise RuntimeError(f"{number} could not be trained, the first: {first}")
         if isinstance(seeds, Iterable):
-            known = scores.of_test_seeds(known, test_seeds)
-        rows.append(answer(arm, against, task, known, scale))
+            known = scores.select_test_seeds(known, test_seeds)
+        rows.append(comparison_row(arm, against, task, known, scale))
     return pd.DataFrame(rows)
 
 
-def answer(
+def comparison_row(
     arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str
 ) -> dict[str, object]:
     """Return one row of `compare` as a dict, from the runs in `frame`, without training."""
@@ -280,7 +294,7 @@ def answer(
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief_answer(row, arm, against)
     notes = [] if row.fresh else [NOT_FRESH]
-    shared = intervals.shared_rows(row.task, scale) if row.n else ""
+    shared = intervals.shared_data_name(row.task, scale) if row.n else ""
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return dict(
@@ -301,7 +315,7 @@ def answer(
 
 
 def _brief_answer(row: Row, arm: str, against: str) -> str:
-    """Return the answer of `compare` without footnotes.
+    """Return the answer of `compare` as a text without footnotes.
 
     An example is `LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1
     of 8 runs`.
@@ -318,7 +332,7 @@ def _brief_answer(row: Row, arm: str, against: str) -> str:
 
 
 def failures_in_words(row: Row) -> list[str]:
-    """Return the failed runs as a list of one text, such as `failed: NormVary→GN 2 of 12 runs`.
+    """Return a list of one text about failed runs, such as `failed: NormVary→GN 2 of 12 runs`.
 
     The list is empty if no run failed.
     """

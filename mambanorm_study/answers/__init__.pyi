@@ -1,15 +1,15 @@
 """Public names, imported on first use: see mambanorm/lazy.py."""
 
 from mambanorm_study.answers.autonorm import (
-    is_choice_better as is_choice_better,
+    answer_on_choice as answer_on_choice,
     teacher_effect as teacher_effect,
 )
-from mambanorm_study.answers.fresh_runs import replicated as replicated
+from mambanorm_study.answers.fresh_runs import replication_text as replication_text
 from mambanorm_study.answers.inside import (
     growth_factors as growth_factors,
     how_spectra_moved as how_spectra_moved,
-    how_they_ended as how_they_ended,
     run_end as run_end,
+    treatment_table as treatment_table,
     what_cures as what_cures,
     why_it_works as why_it_works,
 )
@@ -18,8 +18,8 @@ from mambanorm_study.answers.one_norm import (
     type_of_norm as type_of_norm,
 )
 from mambanorm_study.answers.two_norms import (
+    answer_on_normvary as answer_on_normvary,
     guesses_on_pairs as guesses_on_pairs,
-    learned_norm as learned_norm,
     proposal_or_original as proposal_or_original,
     which_pair as which_pair,
 )
@@ -32,6 +32,6 @@ from mambanorm_study.answers.verdicts import (
     what_holds as what_holds,
 )
 from mambanorm_study.answers.vision import (
-    by_n2 as by_n2,
-    does_it_hold as does_it_hold,
+    accuracy_by_n2 as accuracy_by_n2,
+    answer_on_images as answer_on_images,
 )

@@ -1,4 +1,8 @@
-"""Notebook 10: is a learned choice between norms better than LN alone, and is it more robust?"""
+"""Notebook 10: is a learned choice between norms better than LN alone, and is it more robust?
+
+AutoNorm is a Transformer whose norms are NormSelectors, which blend DyT and LN with learned weights
+for each token. FrozenLN is the same Transformer with LN.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -23,10 +27,13 @@ def rmse_text(differences: pd.Series) -> str:
 
 
 def teacher_effect(runs: pd.DataFrame, regression_tasks: Collection[str]) -> str:
-    """Return lines of Markdown: how much AutoNorm gains from a teacher on each task, and for each
-    regression task the RMSE of AutoNorm minus the RMSE of FrozenLN.
+    """Return lines of Markdown for each task on which AutoNorm was also trained with a teacher: the
+    result with a teacher minus the result without one, and for a regression task also the result of
+    AutoNorm (without a teacher) minus that of FrozenLN.
 
-    runs: a run frame with a column `model`, the name of the trained model.
+    The result is the RMSE on `regression_tasks`, the test accuracy on all other tasks. runs: a run
+    frame with a column `model`: "AutoNorm", "AutoNorm, student" (with a teacher), "FrozenLN" or
+    others.
     """
     lines = []
     students = runs[runs.model.str.contains("AutoNorm|FrozenLN")]
@@ -62,7 +69,7 @@ def _weights_text(weights: pd.DataFrame) -> str:
     )
 
 
-def is_choice_better(
+def answer_on_choice(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     controls: pd.DataFrame,
@@ -72,15 +79,16 @@ def is_choice_better(
     corrupted: pd.DataFrame,
     ratios: Mapping[str, float],
 ) -> str:
-    """Return the answer of notebook 10: what selectors choose, and how they compare with FrozenLN,
-    with random and fixed blends, and with boosted trees.
+    """Return the answer of notebook 10: the weights that selectors choose, and how models with a
+    selector compare with FrozenLN, with random and fixed blends of DyT and LN, and with boosted
+    trees.
 
     All frames except `runs` may be empty. steps, controls and crossed are frames of
     `run_tables.paired_steps`. steps: each model − FrozenLN. controls: AutoNorm − a random blend,
     and AutoNorm − a fixed blend. crossed: Mamba with NormSelector − Mamba with another norm.
     weights: the frame of `weight_log.selector_weights` for a trained model. corrupted: the frame of
-    `robustness.against_reference`. ratios: task → RMSE of the model that is best on validation,
-    divided by the RMSE of boosted trees.
+    `robustness.against_reference`, on corrupted images. ratios: task → RMSE of the model that is
+    best on validation, divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [

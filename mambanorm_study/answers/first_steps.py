@@ -7,16 +7,17 @@ import pandas as pd
 from mambanorm.norms import NORMS
 from mambanorm_study.tables.run_tables import describe_frame, percent
 
-CONTROLS = ("None", "Scale", "Constant")  # entries of the registry that do not normalize
+CONTROLS = ("None", "Scale", "Constant")  # registered norms that do not normalize
 
 # Norms with separate statistics for each token, and norms with statistics over several positions.
 PER_TOKEN, ALONG_SEQUENCE = ("LN", "RMSN", "GN-token"), ("BN", "IN", "GN", "LN-DL", "RMSN-DL")
 
 
-def start_here(runs: pd.DataFrame) -> str:
-    """Return the answer of notebook 00.
+def answer_on_first_runs(runs: pd.DataFrame) -> str:
+    """Return the answer of notebook 00: the accuracies of two runs, their difference, and the time
+    that a run takes.
 
-    runs: one run of the original Mamba, and one of the same model with a norm after the SSM.
+    runs: a frame of two runs, the original Mamba and then the same model with a norm after the SSM.
     """
     before, after = runs.test_accuracy
     gain = f"{100 * (after - before):+.1f} points".replace("-", "−")
@@ -28,9 +29,10 @@ def start_here(runs: pd.DataFrame) -> str:
     )
 
 
-def costs(table: pd.DataFrame) -> str:
-    """Return the sentences on costs in notebook 01: which norm is the cheapest, and the times of
-    RMSN, of norms along the sequence and of norms per token relative to the time of LN.
+def costs_text(table: pd.DataFrame) -> str:
+    """Return the sentences on costs in notebook 01: the cheapest norm, and the times of RMSN, of
+    the norms along the sequence (median) and of the norms per token (median), each compared with
+    LN's time.
 
     table: the frame of `norm_catalog.norm_costs`.
     """
@@ -46,8 +48,12 @@ def costs(table: pd.DataFrame) -> str:
     )
 
 
-def normalization(table: pd.DataFrame) -> str:
-    """Return the answer of notebook 01. table: the frame of `norm_catalog.norm_costs`."""
+def answer_on_norms(table: pd.DataFrame) -> str:
+    """Return the answer of notebook 01: what norms compute, which norms are causal, and which norm
+    is the cheapest and which the most expensive.
+
+    table: the frame of `norm_catalog.norm_costs`.
+    """
     causal = [name for name, entry in NORMS.items() if entry.causal and name not in CONTROLS]
     cheapest, slowest = table[~table.norm.isin(CONTROLS)].iloc[[0, -1]].norm
     return (
@@ -61,10 +67,10 @@ def normalization(table: pd.DataFrame) -> str:
     )
 
 
-def block(growths: Mapping[str, float], survey: pd.DataFrame) -> str:
-    """Return the answer of notebook 02, on the Mamba block: the sites of norms, how much the output
-    of a block's branch grows with the block's input, and which arms published models use most
-    often.
+def answer_on_block(growths: Mapping[str, float], survey: pd.DataFrame) -> str:
+    """Return the answer of notebook 02: at which sites of the Mamba block a norm can stand, how
+    much the output of a block's branch grows with the block's input, and which arms published
+    models use most often.
 
     growths: arm → factor by which the output of the branch grows if the input is 100 times larger.
     survey: entries of the paper's survey, with the columns arm and domain.

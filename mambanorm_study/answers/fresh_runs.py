@@ -6,8 +6,8 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# For runs that are not compared with an interval: value of the column `lies` → heading in the
-# answer.
+# Value of the column `lies` for runs that are not compared with a prediction interval → heading
+# under which the answer lists these runs.
 NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",
@@ -15,9 +15,9 @@ NOT_COMPARED = {
 }
 
 
-def replicated(table: pd.DataFrame) -> str:
-    """Return how many new runs lie inside the prediction intervals of the recorded runs, which new
-    runs lie outside, and which were not compared.
+def replication_text(table: pd.DataFrame) -> str:
+    """Return, as Markdown, how many new runs lie inside the prediction intervals of the recorded
+    runs, which new runs lie outside, and which new runs were not compared.
 
     table: the frame of `replication.replication`.
     """

@@ -22,8 +22,8 @@ PAPER = (
 
 
 def run_end(run: RunResult) -> str:
-    """Return how a run ended: "went non-finite at step 9 of 40, first at `…`" or "did **not** fail
-    in its 40 steps here".
+    """Return how a run ended, as text: "went non-finite at step 9 of 40, first at `…`" or "did
+    **not** fail in its 40 steps here".
     """
     if run.status != "diverged":
         return f"did **not** fail in its {run.steps} steps here"
@@ -32,10 +32,11 @@ def run_end(run: RunResult) -> str:
 
 
 def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the factors by which the norms of the median token and of the largest token grow from
-    the first block to the last, in train mode: one row per phase, task, number of layers and arm.
+    """Return the factors by which the median and the largest L2 norm over the tokens grow from the
+    first block to the last, in train mode: one row per phase, task, number of layers and arm.
 
-    table: rows of `diagnostics.residual_growth`.
+    Columns: phase, task, n_layers, arm, "median token ×" and "largest token ×" (the factors as
+    text), law (of growth). table: rows of `diagnostics.residual_growth`.
     """
     table = table.query("mode == 'train'").reset_index(drop=True)
     for token in ("median", "largest"):
@@ -46,41 +47,47 @@ def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
     return table[columns]
 
 
-def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
-    """Return the answer of notebook 07: growth of the largest token, failures, singular values.
+def why_it_works(
+    runs: pd.DataFrame, growth_runs: pd.DataFrame, end_text: str, spectra_text: str
+) -> str:
+    """Return the answer of notebook 07: how much the largest L2 norm of a token grows, how many
+    runs ended non-finite, and how singular values changed.
 
-    hot: run frame at a high learning rate. growing: recorded runs of Figure 9's arms; the column
-    growth says by how many decades the largest token grows in 8 blocks. end, spectra: the texts
-    that `run_end` and `how_spectra_moved` return for a run without norms.
+    runs: run frame at a high learning rate. growth_runs: recorded runs of Figure 9's arms;
+    the column `growth` says by how many decades the largest L2 norm of a token grows in 8 blocks.
+    end_text, spectra_text: what `run_end` and `how_spectra_moved` return for a run without norms.
     """
-    failed = (hot.status == "diverged").groupby(hot.arm).agg(["sum", "size"])
+    failed = (runs.status == "diverged").groupby(runs.arm).agg(["sum", "size"])
     failures = ", ".join(
         f"{label(arm)} {failed.loc[arm, 'sum']} of {failed.loc[arm, 'size']}"
         for arm in ("None>SSM>None", "RMSN>SSM>RMSN")
         if arm in failed.index
     )
-    growth = growing.groupby("arm", sort=False).growth.agg(["mean", "std"]).dropna(subset="mean")
+    growth = (
+        growth_runs.groupby("arm", sort=False).growth.agg(["mean", "std"]).dropna(subset="mean")
+    )
     grown = ", ".join(
         f"{label(arm)} {row['mean']:.1f} ± {row['std']:.1f}" for arm, row in growth.iterrows()
     )
     return (
-        f"**Answer** ({describe_frame(hot, 'all runs')}). A norm keeps a block from multiplying "
+        f"**Answer** ({describe_frame(runs, 'all runs')}). A norm keeps a block from multiplying "
         "its input. Before the SSM it bounds both branches, after the SSM only the branch of the "
         "scan. Powers of ten by which the largest token grows in 8 blocks, at the last finite "
         f"step: {grown or 'none was recorded'}.\n\n"
-        f"Runs that ended non-finite at lr {hot.lr.iloc[0]:g}: {failures}. One of the runs without "
-        f"norms, trained here again, {end}. {spectra}\n\n{PAPER}"
+        f"Runs that ended non-finite at lr {runs.lr.iloc[0]:g}: {failures}. One of the runs "
+        f"without norms, trained here again, {end_text}. {spectra_text}\n\n{PAPER}"
     )
 
 
 def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
-    """Return two sentences on the singular values of a run: the factors by which their variance
-    within layers, their variance between layers and σ₁ changed in the second half of the run; and
-    the variances in the control RMSN→None at about the run's last step, relative to those of the
-    run.
+    """Return two sentences on the singular values of a run's out_proj weights. The first gives the
+    factors by which three quantities changed in the second half of the run: the variance of the
+    singular values within layers, their variance between layers, and the largest singular value σ₁
+    of a layer. The second divides the two variances in the control run (RMSN→None), at about the
+    run's last step, by the two variances in the run.
 
-    sigma: phase → singular values (layers, k); "normal" is half-way, the last phase is the end of
-    the run. control: singular values (layers, k) of the control.
+    sigma: phase → singular values (layers, k) of the run; "normal" is half-way, the last phase is
+    the end of the run. control: singular values (layers, k) of the control run.
     """
     half_way, end = sigma["normal"], sigma[list(sigma)[-1]]
     rise = end[:, 0] / half_way[:, 0]
@@ -102,12 +109,13 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
 # notebook 14: what cures runs without norms
 
 
-def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per treatment.
+def treatment_table(ends: pd.DataFrame) -> pd.DataFrame:
+    """Return how the runs of each treatment ended, one row per treatment.
 
-    Columns: seeds, the number of seeds; failed, the number of failed runs; bits and sd, the mean
-    and the standard deviation of the runs' bits, without failed runs; fewest steps, the last step
-    of the run that ended first.
+    ends: one row per treatment and seed, see the module. Columns: seeds, the number of seeds;
+    failed, the number of failed runs; bits and sd, the mean and the standard deviation of the
+    validation loss in bits per character, without failed runs; fewest steps, the last step of the
+    run that ended first.
     """
     by = ends.groupby("treatment", sort=False)
     return pd.DataFrame(
@@ -121,14 +129,15 @@ def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) -> str:
+def what_cures(ends: pd.DataFrame, scale: str, unigram_bits: float, first_site: str) -> str:
     """Return the answer of notebook 14: the site of the first non-finite value, the treatments that
     failed, the treatments that stayed finite, and those that stayed finite but learned nothing.
 
-    unigram: bits per character of a model that knows only how common each character is.
-    first_site: the site of the first non-finite value.
+    ends: one row per treatment and seed, see the module. scale: name of the scale. unigram_bits:
+    loss in bits per character of a model that knows only how common each character is. first_site:
+    text that names the site of the first non-finite value.
     """
-    table = how_they_ended(ends)
+    table = treatment_table(ends)
     failing, finite = table[table.failed > 0], table[table.failed == 0].sort_values("bits")
     failures = join_words(
         f"{name} ({row.failed:.0f} of {row.seeds:.0f}, the first after {row['fewest steps']:.0f} "
@@ -144,11 +153,11 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) 
         f"- Runs failed: {failures}.",
         f"- Finite in every seed, the lowest loss first: {losses}.",
     ]
-    idle = finite.index[finite.bits >= unigram]
+    idle = finite.index[finite.bits >= unigram_bits]
     if len(idle):
         lines.append(
             f"- Staying finite is not learning: {join_words(idle)} ended no lower than the "
-            f"{unigram:.2f} bits of a model that knows only how common each character is."
+            f"{unigram_bits:.2f} bits of a model that knows only how common each character is."
         )
     shows = "validation loss in bits per character, mean ± sd"
     opening = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; {shows})."

@@ -1,4 +1,8 @@
-"""Notebooks 03 and 04: one norm. Which type leads, and is it better before or after the SSM?"""
+"""Notebooks 03 and 04: models with one type of norm. Which type leads, and is a norm better before
+or after the SSM?
+
+An arm says which norms stand before and after the SSM: RMSN>SSM>GN, or RMSN→GN for short.
+"""
 
 import pandas as pd
 
@@ -10,8 +14,8 @@ NONE = "None>SSM>None"
 
 
 def type_of_norm(runs: pd.DataFrame) -> str:
-    """Return the answer of notebook 03: for each task the arm with the highest mean, and the lead
-    of this arm over the arm without norms and over the second-best arm.
+    """Return the answer of notebook 03: for each task the arm with the highest mean accuracy, and
+    the lead of this arm over the arm without norms and over the second-best arm.
 
     runs: a run frame that includes the arm without norms.
     """
@@ -44,14 +48,15 @@ def before_or_after(
     *,
     printed: pd.DataFrame,
 ) -> str:
-    """Return the answer of notebook 04. For each task: for how many norms "after the SSM" is ahead
-    of "before", which norm has the largest difference after − before, and how many norms have a
-    smaller difference than GN. And for one block: whether a norm after the SSM bounds the gate's
-    input.
+    """Return the answer of notebook 04. For each task: for how many norms the accuracy is higher
+    with the norm after the SSM than with the norm before it, which norm has the largest difference
+    after − before, and for how many other norms this difference is smaller than for GN. For one
+    block: whether a norm after the SSM bounds the gate's input.
 
-    pairs: rows of `run_tables.paired` with the differences after − before. rivals: rows of
-    `run_tables.paired_steps`, GN's difference after − before minus that of another norm. sizes: the
-    frame of `diagnostics.sizes_inside`. printed: the paper's differences, one column per task.
+    pairs: rows of `run_tables.paired` with the difference after − before of each norm. rivals: rows
+    of `run_tables.paired_steps`, GN's difference after − before minus that of each other norm.
+    sizes: the frame of `diagnostics.rms_inside_block`. printed: the paper's differences after −
+    before, one row per norm and one column per task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):

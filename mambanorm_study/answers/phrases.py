@@ -5,27 +5,33 @@ from collections.abc import Iterable
 import pandas as pd
 
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.run_tables import describe_frame, interval_says, points
+from mambanorm_study.tables.run_tables import (
+    describe_frame,
+    difference_with_interval,
+    interval_in_words,
+)
 
 
 def mean_difference(differences: pd.Series) -> pd.Series:
-    """Return the mean of `differences` (one per seed) as `difference`, and the ends of its 95 %
-    t-interval as `low` and `high`.
+    """Return a series with the entries `difference`, the mean of `differences` (one per seed), and
+    `low` and `high`, the ends of the 95 % t-interval of this mean.
     """
     low, high = t_interval(differences.dropna())
     return pd.Series({"difference": differences.mean(), "low": low, "high": high})
 
 
 def difference_text(row) -> str:
-    """Return the difference in a row of `run_tables.paired` as text: "+2.3 points [−0.4, 5.0]"."""
-    return points(row.difference, row.low, row.high)
+    """Return the difference in a row of `run_tables.paired` with its interval, as text: "+2.3
+    points [−0.4, 5.0]".
+    """
+    return difference_with_interval(row.difference, row.low, row.high)
 
 
 def judged_difference(row) -> str:
-    """Return the difference and what its interval says: "+2.3 points [−0.4, 5.0], we cannot
-    tell".
+    """Return the difference in a row of `run_tables.paired` with its interval and with what the
+    interval says about it, as text: "+2.3 points [−0.4, 5.0], we cannot tell".
     """
-    return f"{difference_text(row)}, {interval_says(row.low, row.high)}"
+    return f"{difference_text(row)}, {interval_in_words(row.low, row.high)}"
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -40,7 +46,8 @@ def numbered_list(sentences: Iterable[str]) -> str:
 
 
 def answer_text(runs: pd.DataFrame, shows: str, lines: Iterable[str]) -> str:
-    """Return an answer in Markdown: an opening with scale and seeds of `runs`, then `lines`.
+    """Return an answer in Markdown: an opening with the scale and the seeds of `runs`, then
+    `lines`.
 
     shows: the statistics in the lines, such as "mean ± sd, differences with 95 % t-interval".
     """

@@ -1,4 +1,6 @@
-"""Notebooks 05, 06 and 08: two norms. Which pair wins, and which norm makes the gain?"""
+"""Notebooks 05, 06 and 08: models with two norms, N1 before and N2 after the SSM. Which pair wins,
+and which of the two norms makes the gain?
+"""
 
 from collections.abc import Sequence
 
@@ -19,12 +21,12 @@ MAMBA = "RMSN>SSM>None"
 def which_pair(
     runs: pd.DataFrame, choices: pd.DataFrame, pairs: pd.DataFrame, curse: pd.DataFrame
 ) -> str:
-    """Return the answer of notebook 05: for each task the pair that the two steps choose (first N2,
-    then N1), the gain of this pair over other pairs, and the difference between this pair and
-    NormVary before the same N2.
+    """Return the answer of notebook 05: for each task the pair that the paper's two steps choose
+    (first N2, then N1), the gain of this pair over other pairs, and its gain over the pair of
+    NormVary with the same N2.
 
-    runs: the run frame, NormVary included. choices, pairs, curse: the frames of
-    `procedure.ways_to_choose`, `procedure.against_chosen` and `procedure.winners_curse`.
+    runs: a run frame that includes NormVary. choices: the frame of `procedure.ways_to_choose`.
+    pairs: the frame of `procedure.against_chosen`. curse: the frame of `procedure.winners_curse`.
     """
     lines = []
     for task, ways in choices.groupby("task", sort=False):
@@ -51,9 +53,9 @@ def which_pair(
 
 
 def guesses_on_pairs(runs: pd.DataFrame) -> str:
-    """Return the answers to the three guesses of notebook 05, for each task of the grid: whether
-    the rows or the columns of the grid N1 × N2 differ more, the best cell of the grid, and the rank
-    of Mamba's original pair.
+    """Return the answers to the three guesses of notebook 05, for each task: whether the rows (N1)
+    or the columns (N2) of the grid of mean accuracies differ more, the best cell of the grid, and
+    the rank of Mamba's original pair RMSN→None.
     """
     texts = []
     for task, of_task in pairs_only(runs).groupby("task", sort=False):
@@ -72,15 +74,15 @@ def guesses_on_pairs(runs: pd.DataFrame) -> str:
     return "\n\n".join(texts)
 
 
-def learned_norm(
+def answer_on_normvary(
     runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame, printed: float
 ) -> str:
     """Return the answer of notebook 06: how far the weights of NormVary move, what NormVary as N1
-    and GN as N2 gain, alone and together, and what learning the weights gains.
+    and GN as N2 gain, alone and together, and what NormVary gains by learning the weights.
 
     steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None to
-    NormVary→GN (Table 2). moved: the frame of `weight_log.mixture_moves`. printed: the paper's gain
-    on ListOps, in points.
+    NormVary→GN (Table 2). moved: the frame of `weight_log.mixture_moves`. printed: the gain of
+    NormVary→GN over RMSN→None that the paper prints for ListOps, in points.
     """
     moves = [
         f"{rows.largest.max():.3f} from 0.2 on {task} (possible: about {rows.reach.max():.3f})"
@@ -104,7 +106,7 @@ def learned_norm(
 def proposal_or_original(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
-    beyond: pd.DataFrame,
+    interaction: pd.DataFrame,
     *,
     printed: pd.Series,
     not_run: Sequence[str] = (),
@@ -112,16 +114,18 @@ def proposal_or_original(
     """Return the answer of notebook 08: the gain of each step from the original arm to the proposed
     arm on each task, and whether the gains of the two norms add up.
 
-    steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None to
-    NormVary→GN (Table 2). beyond: the frame of `run_tables.paired_steps` for
-    `contrasts.INTERACTION`. printed: task → the paper's gain in points. not_run: tasks of Table 2
-    that were not trained.
+    steps: the frame of `run_tables.paired_steps` for the parts of the step from RMSN→None
+    (original) to NormVary→GN (proposed; Table 2). interaction: the frame of
+    `run_tables.paired_steps` for `contrasts.INTERACTION`. printed: task → the paper's gain in
+    points. not_run: tasks of Table 2 that were not trained.
     """
     lines = []
     for task, rows in steps.groupby("task", sort=False):
         texts = rows.set_index("step").apply(judged_difference, axis=1)
         line = f"- **{task}**: {'; '.join(f'{step} {text}' for step, text in texts.items())}."
-        for row in beyond[(beyond.task == task) & (beyond.step == "GN")].itertuples():
+        for row in interaction[
+            (interaction.task == task) & (interaction.step == "GN")
+        ].itertuples():
             line += (
                 " The gain of NormVary→GN minus the sum of the gains of NormVary alone and of GN "
                 f"alone: {judged_difference(row)}."

@@ -1,8 +1,9 @@
 """Notebooks 12, 13 and 15: how many claims hold, gains at further sites, a norm's card.
 
 The word of a verdict is its outcome, such as "supported". The card of a norm is a summary of this
-norm, see `mambanorm card`. Verdicts and their words are arguments, because `mambanorm_study.claims`
-may import this folder and this folder must not import `mambanorm_study.claims`.
+norm, see `mambanorm card`. A further site is a site of a norm other than before and after the SSM.
+Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder and
+this folder must not import `mambanorm_study.claims`.
 """
 
 from collections import Counter
@@ -14,14 +15,15 @@ import pandas as pd
 from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.phrases import answer_text, join_words, numbered_list
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.run_tables import interval_says, label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, interval_in_words, label
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
-    """Return the answer of notebook 12: for each word, the number and the names of the claims whose
-    verdict has this word.
+    """Return the answer of notebook 12: for each word (outcome of a verdict, such as "supported")
+    the number and the ids of the claims whose verdict has this word.
 
-    words: all words that a verdict can have, in reading order.
+    words: all words that a verdict can have, in reading order. basis: what the verdicts are based
+    on, as text (`claims.pages.basis`).
     """
     tasks = Counter(verdict.claim.id for verdict in verdicts)
     lines = [f"**Answer** ({basis}).", ""]
@@ -37,14 +39,14 @@ def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
-    """Return one paragraph per claim of notebook 13: the authors' sentence, what was measured, and
-    the verdict.
+    """Return one paragraph of Markdown per claim of notebook 13: the sentence of the claim's
+    authors, what was measured, and the verdict.
     """
     paragraphs = []
     for v in verdicts:
-        notes = [text for text in (v.brief, v.reason, *v.turns_on.footnotes) if text]
+        notes = [text for text in (v.brief, v.reason, *v.main_row.footnotes) if text]
         paragraphs.append(
-            f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
+            f"**{v.claim.id}: {v.as_text}.** {v.claim.words}  \n"
             f"*The source says:* “{v.claim.quote}” ({v.claim.where})  \n"
             f"*Measured:* {v.claim.quantity}  \n"
             f"*These runs* ({v.basis}, {plural(v.n, 'seed')}): {'; '.join(notes)}  \n"
@@ -54,11 +56,14 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
 
 
 def float16_headroom(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
-    """Return one row per arm: how many runs ended non-finite, how many ended finite, in how many of
-    the finite runs the scan stays within the range of float16, and the median headroom of the
-    finite runs in decades.
+    """Return how far the scan's values stay below the largest float16, one row per arm.
 
-    frame: runs with the column `headroom` (`tables.summaries`).
+    Columns: "non-finite", the number of runs that ended non-finite; "finite", the number of the
+    other runs; "within float16", the number of finite runs whose values stay in the range of
+    float16; "median decades", the median headroom of the finite runs.
+
+    frame: runs with the column `headroom`, the decades between the largest value of the scan and
+    the largest float16 (`tables.summaries`).
     """
     runs = frame.reindex(columns=["arm", "status", "headroom"])
     runs = runs[runs.arm.isin(arms) & runs.headroom.notna()]
@@ -80,17 +85,18 @@ def what_a_site_brings(
     verdicts: Iterable[Any],
     trained: pd.DataFrame | None = None,
 ) -> str:
-    """Return the answer of notebook 13: the gains of norms at further sites, and each verdict.
+    """Return the answer of notebook 13: the gains of norms at further sites, and the verdict on
+    each claim.
 
     For each task the answer names the largest mean gain and the gains that are clearly above or
-    below zero. table: the frame of `contrasts.site_gains`; it may be empty. trained: the gains in
-    `runs`, given only if the models in `runs` are fully trained; `table` then has the gains in the
-    first epochs.
+    below zero. table: the frame of `contrasts.site_gains`; it may be empty. trained: None if
+    `table` has the gains in `runs`; else the gains in `runs`, whose models are fully trained, while
+    `table` has the gains of models in their first epochs.
     """
     lines, basis = [], ""
     if trained is not None:
         lines += [
-            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_says(row.low, row.high)}"
+            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_in_words(row.low, row.high)}"
             for row in trained.itertuples()
         ]
         basis = ", in the first epochs, one learning rate for all"
@@ -126,12 +132,13 @@ def _gains_text(rows: pd.DataFrame) -> str:
 def _gain_text(row: Any) -> str:
     unit = "pp" if row.unit == "points" else row.unit
     site = SYMBOLS.get(row.site, row.site)
-    return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"
+    return f"{row.norm} at {site} ({difference_with_interval(row.gain, row.low, row.high, unit)})"
 
 
 def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
-    """Return the answers to the three guesses of notebook 15: whether the norm uses later
-    positions, where the norm is better than the norm it is compared with, and what it costs.
+    """Return the answers to the three guesses of notebook 15: whether a norm uses later positions,
+    on which tasks and at which sites it is better than the norm it is compared with, and what it
+    costs.
 
     sentences: topic → sentences of the norm's card.
     """
@@ -139,10 +146,10 @@ def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
 
 
 def card_in_short(sentences: Mapping[str, Sequence[str]], basis: str) -> str:
-    """Return the answer of notebook 15: where the norm is better than the norm it is compared with,
-    and where it must not be used.
+    """Return the answer of notebook 15: on which tasks and at which sites a norm is better than the
+    norm it is compared with, and where it must not be used.
 
-    sentences: topic → sentences of the norm's card.
+    sentences: topic → sentences of the norm's card. basis: what the card is based on, as text.
     """
     topics = ("same", "better", "best", "causal", "faults", "notes")
     lines = [f"- {sentence}" for topic in topics for sentence in sentences[topic]]

@@ -16,18 +16,19 @@ NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
 
 
-def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """Return the answer of notebook 09: for each task the best pair, whether the site before or
-    after the SSM is ahead, the accuracy by norm after the SSM, and the gain of the proposed arm.
+def answer_on_images(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
+    """Return the answer of notebook 09: for each task the best pair, for how many norms the
+    accuracy is higher after than before the SSM, the accuracy by norm after the SSM, and the gain
+    of the proposed arm NormVary→LN over LN→LN.
 
-    grid: the runs of the 6×6 grid. steps: the frame of `run_tables.paired_steps` for the step from
-    LN→LN to NormVary→LN and for its parts.
+    grid: the runs of the 6×6 grid of norms before and after the SSM. steps: the frame of
+    `run_tables.paired_steps` for the step from LN→LN to NormVary→LN and for its parts.
     """
     lines = []
     for task, of_task in runs.groupby("task", sort=False):
         table, moves = grid[grid.task == task], steps[steps.task == task].set_index("step")
         means = summarize(table).set_index("arm")
-        best, n2s = means["mean"].idxmax(), by_n2(table)
+        best, n2s = means["mean"].idxmax(), accuracy_by_n2(table)
         order = [f"{n2} {x:.1f} %" for n2, x in n2s.mean().sort_values(ascending=False).items()]
         gains = moves.apply(judged_difference, axis=1)
         lines += [
@@ -53,17 +54,19 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
 
 
 def site_counts(frame: pd.DataFrame) -> str:
-    """Return for how many norms the site after the SSM has a higher mean than the site before it,
-    on one task: "2 of 5 norms (interval above zero: 0, below: 1)".
+    """Return for how many norms the mean accuracy on one task is higher with the norm after the SSM
+    than with the norm before it, as text: "2 of 5 norms (interval above zero: 0, below: 1)".
+
+    frame: the runs of one task.
     """
     rows = pd.concat([paired(frame, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS])
     clear = f"interval above zero: {(rows.low > 0).sum()}, below: {(rows.high < 0).sum()}"
     return f"{(rows.difference > 0).sum()} of {len(rows)} norms ({clear})"
 
 
-def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the test accuracy in per cent by task and seed (rows) and N₂ (columns), averaged over
-    the four other norms as N₁.
+def accuracy_by_n2(grid: pd.DataFrame) -> pd.DataFrame:
+    """Return the test accuracy in per cent of the arms N1→N2, averaged over the four norms N1 ≠ N2:
+    one row per task and seed, one column per N2.
     """
     mixed = pairs_only(grid).query("n1 in @NORMS and n2 in @NORMS and n1 != n2")
     return 100 * mixed.pivot_table(index=["task", "seed"], columns="n2", values="test_accuracy")

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Error numbers for a folder that the system cannot sync or that this user may not open.
+# Numbers of the errors for a folder that the system cannot sync or that this user may not open.
 NO_FSYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. The file written to it replaces `path` unless the `with` raises.
+    """Yield a temporary path. The file written to it replaces `path` unless the `with` block
+    raises an error.
 
     A device or a pipe cannot be replaced, so in this case `path` itself is yielded.
     """
@@ -63,7 +64,9 @@ def sync_to_disk(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes to a file, completely or not at all. A link stays; its target is written."""
+    """Write bytes to a file, completely or not at all. If the file is a link, the link stays and
+    its target is written.
+    """
     with replacing(path.resolve()) as temporary:
         temporary.write_bytes(content)
 
@@ -73,10 +76,11 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def writable_folder(path: str | Path, content: str) -> Path:
+def writable_folder(path: str | Path, purpose: str) -> Path:
     """Return the absolute path of a folder that is writable or could be created.
 
-    Raises OSError for any other folder. content: what the folder is for, named in the message.
+    Raises OSError for any other folder. purpose: what the folder is for, such as "the report"; the
+    error message names it.
     """
     path = Path(path).resolve()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -84,7 +88,7 @@ def writable_folder(path: str | Path, content: str) -> Path:
         problem = f"{existing} is read-only" if existing.is_dir() else "Not a directory"
         raise OSError(
             errno.EACCES,
-            f"{path} cannot hold {content}: {problem}. "
+            f"{path} cannot hold {purpose}: {problem}. "
             "Nothing was started; give a folder that you can write to",
         )
     return path

@@ -8,7 +8,7 @@ from mambanorm.errors import brief, shown
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
     """Raise TypeError unless a value has the type `kind`.
 
-    The message uses `name`, the argument's name, and `made_by`, a function that makes such values.
+    The message names the argument (`name`) and a function that makes such values (`made_by`).
     """
     if not isinstance(value, kind):
         raise TypeError(
@@ -17,9 +17,10 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
 
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:
-    """Return a value as an int. Raise ValueError unless it is a whole number in `least`…`most`.
+    """Return a value as an int. Raise ValueError unless the value is a whole number from `least` to
+    `most`.
 
-    what: names the value in the message.
+    what: the name of the value in the error message.
     """
     is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
     if not is_whole or not least <= value <= most:

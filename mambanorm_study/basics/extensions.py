@@ -1,11 +1,11 @@
-"""Imports a user's files with norms and tasks: `--import FILE` or `MAMBANORM_IMPORT`.
+"""Imports a user's files with norms and tasks, named by `--import FILE` or `MAMBANORM_IMPORT`.
 
     mambanorm --import my_norm.py sweep --arms "Peak>SSM>None"
 
-The variable separates files as PATH does. `--import` adds its file to the variable, so that worker
-processes and the notebooks' kernels import the file, too. A sweep sends the names and checksums of
-the files along with each run. The files are imported when a command or a run begins, and when a
-name is looked up that is not in the registry.
+The environment variable separates files as PATH does. `--import` adds its file to the variable, so
+that worker processes and the notebooks' kernels import the file, too. A sweep sends the names and
+checksums of the files along with each run. The files are imported when a command or a run begins,
+and when a name is looked up that is not in the registry.
 """
 
 import os
@@ -22,7 +22,7 @@ _IMPORTED: dict[str, str] = {}  # file → its checksum when it was imported
 
 
 class ImportFailed(ValueError):
-    """Raised if a file of --import or MAMBANORM_IMPORT cannot be imported, which damages no run."""
+    """Raised if a file of --import or MAMBANORM_IMPORT cannot be imported. No run is damaged."""
 
 
 def files_to_import() -> list[str]:
@@ -32,7 +32,8 @@ def files_to_import() -> list[str]:
 
 
 def set_imports(files: Iterable[str]) -> None:
-    """Import files and add them to `MAMBANORM_IMPORT` for the processes that this one starts.
+    """Import files and add them to `MAMBANORM_IMPORT`, so that processes started by this process
+    import them, too.
 
     Raises ImportFailed, whose message has one line, if a file is missing or its import fails.
     """
@@ -43,11 +44,12 @@ def set_imports(files: Iterable[str]) -> None:
 
 
 def load_imports(checksums: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Import the files that are not imported yet. Return a map from each file to its checksum.
+    """Import a user's files that this process has not imported yet. Return a map from each file to
+    the checksum of its content at the import.
 
-    checksums: the result of this function in the process that began a sweep; None means the files
-    in `MAMBANORM_IMPORT`. Raises ImportFailed as `set_imports` does, and if the checksum of a file
-    differs from that in `checksums`.
+    checksums: the files to import, as such a map that the process that began a sweep has made; None
+    means the files in `MAMBANORM_IMPORT`. Raises ImportFailed if a file is missing, if its import
+    fails, or if its checksum differs from that in `checksums`.
     """
     files = files_to_import() if checksums is None else checksums
     imported = {file: _import(file) for file in files}
@@ -60,7 +62,8 @@ def load_imports(checksums: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _import(file: str) -> str:
-    """Import a file unless this process has imported it. Return its checksum at the import.
+    """Import a file unless this process has imported it already. Return the checksum that the file
+    had when it was imported.
 
     The module is named after the file if no other module has that name, so that `import my_norm`
     finds it.
@@ -70,10 +73,10 @@ def _import(file: str) -> str:
     path = Path(file)
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_imported"
     try:
-        # entered before the import: code in the file may look up a name, which imports all files
-        # that are not entered
+        # The file is entered in _IMPORTED before its import, because its code may look up a name,
+        # and a look-up imports all files that are not entered.
         _IMPORTED[file] = sha256(path)
-        # not imported if a loaded module is this file, such as the running script
+        # The file is not imported if it is loaded already, for example as the running script.
         if all(getattr(one, "__file__", None) != file for one in list(sys.modules.values())):
             sys.path.append(str(path.parent))  # for imports of modules in the same folder
             spec = spec_from_file_location(name, path)

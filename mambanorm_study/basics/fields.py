@@ -9,7 +9,7 @@ Metadata of a field:
 
     allows   function that returns True for an allowed value
     rule     the allowed values in words, which follow "must be" in the error message
-    keep     function that converts a value to the stored one; may raise an error for a wrong value
+    convert  function that converts a value to the stored one; may raise an error for a wrong value
     choices  valid names, listed in the error message; a dict if a user's file may register more
     since    date on which the field was added; "" for a field that the first recorded runs had
 
@@ -31,20 +31,22 @@ def checked(
     default: Any,
     rule: str = "",
     allows: Callable[[Any], bool] = lambda value: True,
-    keep: Callable[[Any], Any] = lambda value: value,
+    convert: Callable[[Any], Any] = lambda value: value,
     *,
     choices: Collection[str] = (),
     since: str = "",
 ) -> Any:
-    """Return a dataclass field with this metadata, which the top of this module explains."""
-    metadata = dict(rule=rule, allows=allows, keep=keep, choices=choices, since=since)
+    """Return a dataclass field with a default and metadata. The module's docstring explains the
+    metadata.
+    """
+    metadata = dict(rule=rule, allows=allows, convert=convert, choices=choices, since=since)
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -> Any:
-    """Return a field for a whole number from `least` to `most`.
+    """Return a dataclass field for a whole number from `least` to `most`.
 
     `most` excludes numbers with which a model could not be built or would take hours to build.
     """
@@ -64,7 +66,11 @@ def number(
     *,
     since: str = "",
 ) -> Any:
-    """Return a field for a number that `allows` accepts, stored as a float."""
+    """Return a dataclass field for a number, stored as a float.
+
+    allows: function that returns True for an allowed number. rule: the allowed numbers in words,
+    for the error message.
+    """
     return checked(
         default,
         rule,
@@ -77,19 +83,19 @@ def number(
 
 
 def share(default: float, *, since: str = "") -> Any:
-    """Return a field for a number from 0 to below 1, stored as a float."""
+    """Return a dataclass field for a number from 0 to below 1, stored as a float."""
     return number(default, "a number from 0 to below 1", lambda value: 0 <= value < 1, since=since)
 
 
 def tuple_field(
     default: tuple, element: Field, rule: str, *, n: int | None = None, since: str = ""
 ) -> Any:
-    """Return a field for a tuple (a list in JSON).
+    """Return a dataclass field for a tuple (a list in JSON).
 
     element: the field that checks and converts each value of the tuple. n: length of the tuple;
     None allows any length.
     """
-    allows, keep = element.metadata["allows"], element.metadata["keep"]
+    allows, convert = element.metadata["allows"], element.metadata["convert"]
     return checked(
         default,
         rule,
@@ -98,7 +104,7 @@ def tuple_field(
             and n in (None, len(values))
             and all(map(allows, values))
         ),
-        lambda values: tuple(map(keep, values)),
+        lambda values: tuple(map(convert, values)),
         since=since,
     )
 
@@ -106,7 +112,7 @@ def tuple_field(
 def text(
     default: str, rule: str, pattern: str, *, choices: Collection[str] = (), since: str = ""
 ) -> Any:
-    """Return a field for a text that matches a pattern.
+    """Return a dataclass field for a text that matches a regular expression (`pattern`).
 
     choices: valid texts that the error message lists; without choices the message states `rule`.
     """
@@ -120,27 +126,29 @@ def text(
 
 
 def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
-    """Return a field for one of the names in `choices`, to which names may be added later."""
+    """Return a dataclass field for one of the names in `choices`, a collection to which names may
+    be added later.
+    """
     return checked(default, "", lambda value: value in choices, choices=choices, since=since)
 
 
 def check_and_convert(instance: object) -> None:
     """Check the value of every field of a dataclass instance and convert it to the stored form.
 
-    Raises ValueError for a value that is not allowed, NotRegistered for an unknown name where a
-    user's file may register more names.
+    Raises ValueError for a value that is not allowed. Raises NotRegistered for an unknown name in a
+    field for which a user's file may register more names.
     """
     values = vars(instance)  # changed directly, because a frozen dataclass refuses setattr
-    for entry in fields(instance):
-        value, choices = values[entry.name], entry.metadata["choices"]
-        if entry.metadata["allows"](value):
-            values[entry.name] = entry.metadata["keep"](value)
+    for spec in fields(instance):
+        value, choices = values[spec.name], spec.metadata["choices"]
+        if spec.metadata["allows"](value):
+            values[spec.name] = spec.metadata["convert"](value)
         elif isinstance(choices, dict) and isinstance(value, str):
-            raise NotRegistered(entry.name, value, choices)
+            raise NotRegistered(spec.name, value, choices)
         elif choices:
-            raise unknown(entry.name, value, choices)
+            raise unknown(spec.name, value, choices)
         else:
-            raise ValueError(f"{entry.name} must be {entry.metadata['rule']}, got {brief(value)}")
+            raise ValueError(f"{spec.name} must be {spec.metadata['rule']}, got {brief(value)}")
 
 
 class FrozenDict(dict):

@@ -1,8 +1,8 @@
-"""Paths, scales and sources of results, which environment variables may set; lazy imports.
+"""Paths; the scale and the source of runs, which environment variables may set; lazy imports.
 
 A scale names the settings of runs that differ from RunConfig's defaults (runs/presets.py) and the
 sizes of the data (tasks/). This module loads quickly, because it needs only the standard library,
-so a wrong argument is reported at once.
+so the command line reports a wrong argument at once.
 """
 
 import os
@@ -18,13 +18,14 @@ PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 
 # Folder of notebooks and recorded results: the checkout, or the package if a wheel is installed
-# (setup.py).
+# (setup.py puts them there).
 KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
 
 CHECKOUT = KIT == ROOT
 
-# Folder of runs, reports and downloads: the checkout. If a wheel is installed, it is the current
-# folder; if the current folder holds the notebooks, as in JupyterLab's kernels, its parent.
+# Folder of runs, reports and downloads: the checkout, or, if a wheel is installed, the current
+# folder. If the current folder holds the notebooks, as in JupyterLab's kernels, the parent of the
+# current folder is used.
 WORK = ROOT if CHECKOUT else Path.cwd()
 if not CHECKOUT and any(Path(path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")):
     WORK = WORK.parent
@@ -32,17 +33,18 @@ if not CHECKOUT and any(Path(path.name).is_file() for path in KIT.glob("notebook
 # Folder to which `mambanorm sheet` and `mambanorm slides` write by default.
 TEACHING = WORK / "reports" / "teaching"
 
-# smoke takes seconds (for tests), quick minutes on a laptop, evening hours on a laptop (for trained
-# models), lab hours on one GPU; paper has the paper's settings.
+# smoke takes seconds (for tests), quick takes minutes on a laptop, evening takes hours on a laptop
+# (most models stop improving), lab takes hours on one GPU, and paper has the paper's settings.
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
 
-# The guide (source S4) advises against BatchNorm for batches with fewer rows than this.
+# The guide S4 (docs/sources.md) advises against BatchNorm for batches with fewer rows than this.
 SMALL_BATCH = 8
 
-# Outputs whose size changes by at most this many decades over 8 blocks (a factor of 1.8) are flat.
+# Outputs whose size changes by at most this many decades over 8 blocks (a factor of 1.8) count as
+# flat. The verdict on the paper's Figure 9 uses the same threshold.
 #
-# A sum of l independent, equally large branches grows as √l: by 0.27 decades per 8 blocks in 16
-# blocks, by 0.19 in 24 blocks. The verdict on Figure 9 uses the same threshold.
+# For comparison: a sum of l independent, equally large branches grows as √l, by 0.27 decades per 8
+# blocks in 16 blocks, and by 0.19 decades per 8 blocks in 24 blocks.
 FLAT = 0.25
 
 
@@ -61,18 +63,19 @@ def study_scale(scale: str | None = None) -> str:
 
 
 def check_scale(scale: str) -> str:
-    """Return the scale. Raise ValueError if it is unknown."""
+    """Return the given scale. Raise ValueError if it is not in SCALES."""
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     return scale
 
 
-# Sources of runs: "auto" reads the runs that are recorded and trains the runs that are not.
+# Sources of runs. "auto" reads the runs that are recorded and trains all other runs.
 SOURCES = ("auto", "trained", "recorded")
 
 
 def check_source(source: str | None = None) -> str:
-    """Return the source of runs. None means `MAMBANORM_SOURCE`, or "auto" if that is not set.
+    """Return the given source of runs. None means `MAMBANORM_SOURCE`, or "auto" if that variable is
+    not set.
 
     Raises ValueError if the source is unknown.
     """
@@ -97,7 +100,8 @@ def default_fresh_seeds() -> int:
 
 
 # --------------------------------------------------------------------------------------------------
-# lazy imports, so that a model trains on a GPU machine with torch and few other packages
+# Lazy imports, so that a GPU machine on which models are trained needs only torch and few other
+# packages.
 
 
 class Later:

@@ -1,16 +1,16 @@
-"""The paper's claims as hypotheses, and a verdict on each claim from a run frame.
+"""The claims of the paper and of other sources, and a verdict on each claim from a run frame.
 
-PROTOCOL.md states the rule of the verdicts and every prediction; benchmarks/protocol.py writes the
-tables of PROTOCOL.md.
+A run frame is a DataFrame with one row per run. PROTOCOL.md states the rule of the verdicts and
+every prediction; benchmarks/protocol.py writes the tables of PROTOCOL.md.
 
-rule.py             the rule: the differences of a comparison → a word, such as "supported"
+rule.py             the rule: the differences of a comparison → a verdict, such as "supported"
 claim.py            the classes Claim and Comparison
 hypotheses.py       the claims of the paper that rest on experiments
 said_in_passing.py  the claims that the paper makes without an experiment
 other_sources.py    the claims of other sources
-evidence.py         a run frame → the runs of each arm at its learning rate
+evidence.py         a run frame → the runs of each arm at its best learning rate
 verdict.py          a claim and a run frame → a Verdict
-plan.py             lists of the runs that the verdicts need, and their training
+plan.py             lists of the runs that the verdicts need, and functions that train these runs
 pages.py            the verdicts as text and tables
 calibration.py      error rates of the rule in simulated studies
 """

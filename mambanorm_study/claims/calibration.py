@@ -1,9 +1,9 @@
 """Error rates and power of the rule, from simulated studies with known true effects.
 
-The rule (rule.py) gives a claim, and each of its comparisons, a word such as "supported". A
-simulated study has one run for each arm and seed; a comparison is the difference of two arms.
-Learning rates are not simulated: they are chosen on other seeds, so the choice is independent of
-the noise on the test seeds.
+The rule (rule.py) gives a verdict, such as "supported", on a claim and on each of its comparisons.
+A simulated study has one run for each arm and seed; a comparison is the difference between the
+accuracies of two arms. Learning rates are not simulated, because they are chosen on other seeds, so
+the choice is independent of the noise on the test seeds.
 """
 
 from itertools import product
@@ -16,22 +16,24 @@ from mambanorm_study.claims.claim import SMALLEST_EFFECT
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.tables.run_tables import markdown_table
 
-# The standard deviation of a run's accuracy around the mean of its arm in the recorded runs, in
-# points.
+# The standard deviation, in percentage points, of the accuracies of recorded runs around the mean
+# accuracy of their arm.
 SD = 1.3
 
-# The true effect, in points, of comparisons that are so clear that they do not decide the word.
+# The true effect, in percentage points, of comparisons that are so clear that they cannot decide
+# the verdict on the claim.
 CLEAR_EFFECT = 20.0
 
-# How a claim uses its comparisons → (number of comparisons, True if one suffices).
+# Structure of a claim, i.e. how it uses its comparisons → (number of comparisons, True if it
+# suffices that one of them is supported).
 STRUCTURES = {"one comparison": (1, False), "one of five": (5, True), "all of four": (4, False)}
 
-# The true effects at which wrong words are counted, zero and the smallest effect of interest, in
-# points → the word that is wrong at this effect.
+# True effect in percentage points → the verdict that is wrong at this effect. Wrong verdicts are
+# counted at zero and at the smallest effect of interest.
 WRONG = {0.0: rule.SUPPORTED, SMALLEST_EFFECT: rule.NO_GAIN}
 
-# The share of runs that fail in the last two scenarios, and by how many points a failure lowers the
-# accuracy.
+# In the scenarios "failing" and UNSEEN: the share of runs that fail, and by how many percentage
+# points a failure lowers the accuracy of a run.
 FAILURE_SHARE, FAILURE_COST = 0.05, 40
 
 UNSEEN = "one side fails"
@@ -47,68 +49,84 @@ RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
 def draw_differences(
-    truths: list[float], scenario: str, seeds: int, rng: np.random.Generator
+    true_effects: list[float], scenario: str, seeds: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return simulated differences of one study, of shape (comparisons, seeds), whose true means
-    are `truths`. Each comparison is one arm minus an arm that all comparisons share.
+    """Return the simulated differences of one study in percentage points, as an array of shape
+    (comparisons, seeds). Each comparison is one arm minus an arm that all comparisons share.
+
+    true_effects: the true mean of each comparison. scenario: a key of SCENARIOS. seeds: the number
+    of seeds.
     """
-    shape = (len(truths) + 1, seeds)
+    shape = (len(true_effects) + 1, seeds)
     is_t3 = scenario == "t3"
     noise = rng.standard_t(3, shape) / np.sqrt(3) if is_t3 else rng.standard_normal(shape)
     if scenario == "skewed":
-        noise[1:] = rng.standard_exponential((len(truths), seeds)) - 1
+        noise[1:] = rng.standard_exponential((len(true_effects), seeds)) - 1
     if scenario == "unequal":
         noise = noise * 3.0 ** rng.uniform(-1, 1, (len(noise), 1))
     if scenario == "failing":
         noise = noise - FAILURE_COST / SD * (rng.random(shape) < FAILURE_SHARE)
-    differences = np.array(truths)[:, None] + SD * (noise[1:] - noise[0])
-    if scenario == UNSEEN:  # the true mean includes the failures
+    differences = np.array(true_effects)[:, None] + SD * (noise[1:] - noise[0])
+    if scenario == UNSEEN:  # the mean cost of failures is added, so the true means stay
         differences += FAILURE_COST * (
             FAILURE_SHARE - (rng.random(differences.shape) < FAILURE_SHARE)
         )
     return differences
 
 
-def truths_of(structure: str, truth: float) -> list[float]:
-    """Return true effects of a claim's comparisons, one or all of which equal `truth`, such that a
-    wrong word of the claim is as likely as possible.
+def least_favourable_effects(structure: str, true_effect: float) -> list[float]:
+    """Return the true effects of a claim's comparisons, in percentage points, with which a wrong
+    verdict on the claim is most likely.
 
-    If one comparison alone can make the claim's word wrong, all comparisons have the effect
-    `truth`. If the claim has the wrong word only when all comparisons have this word, one
-    comparison has the effect `truth`, and the effects of the others are far on the side of this
-    word.
+    If a wrong verdict on one comparison is enough for the wrong verdict on the claim, all
+    comparisons have the effect `true_effect`. If the wrong verdict is needed on all comparisons,
+    one comparison has the effect `true_effect`, and the other comparisons have an effect of
+    CLEAR_EFFECT or −CLEAR_EFFECT, which makes the wrong verdict on them nearly certain.
+
+    structure: a key of STRUCTURES.
     """
     comparisons, one_suffices = STRUCTURES[structure]
-    if one_suffices == (truth == 0):
-        return [truth] * comparisons
-    return [truth] + [-CLEAR_EFFECT if one_suffices else CLEAR_EFFECT] * (comparisons - 1)
+    if one_suffices == (true_effect == 0):
+        return [true_effect] * comparisons
+    return [true_effect] + [-CLEAR_EFFECT if one_suffices else CLEAR_EFFECT] * (comparisons - 1)
 
 
 def simulate(
-    structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
+    structure: str,
+    true_effect: float,
+    scenario: str = "plain",
+    *,
+    seeds: int = 8,
+    studies: int = 1_000,
 ) -> dict[str, float]:
-    """Return a dictionary from word to the share of simulated studies with this word, if the true
-    effect is `truth` points.
+    """Return a map from each verdict to the share of simulated studies that end with this verdict,
+    if the true effect is `true_effect` percentage points.
 
-    structure: a key of STRUCTURES. scenario: a key of SCENARIOS.
+    structure: the structure of the claim, a key of STRUCTURES. scenario: a key of SCENARIOS. seeds:
+    the number of seeds of a study. studies: the number of studies.
     """
     comparisons, one_suffices = STRUCTURES[structure]
-    levels, truths = rule.levels(comparisons, one_suffices), truths_of(structure, truth)
+    levels, true_effects = (
+        rule.levels(comparisons, one_suffices),
+        least_favourable_effects(structure, true_effect),
+    )
     rng = np.random.default_rng(0)
     counts = dict.fromkeys(rule.WORDS, 0)
     for _ in range(studies):
-        differences = draw_differences(truths, scenario, seeds, rng)
-        words = [rule.word_of(row, SMALLEST_EFFECT, *levels) for row in differences]
-        counts[rule.word_of_claim(words, one_suffices)] += 1
-    return {word: count / studies for word, count in counts.items()}
+        differences = draw_differences(true_effects, scenario, seeds, rng)
+        verdicts = [rule.comparison_verdict(row, SMALLEST_EFFECT, *levels) for row in differences]
+        counts[rule.claim_verdict(verdicts, one_suffices)] += 1
+    return {verdict: count / studies for verdict, count in counts.items()}
 
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
-    """Return how often simulated studies end with each word of the rule.
+    """Return how often simulated studies end with each verdict, as a DataFrame with one row for
+    each scenario, structure of the claim, number of seeds and true effect.
 
-    One row for each scenario, structure of the claim (STRUCTURES), number of seeds and true effect;
-    a column for each word holds its share of the studies. `wrong`: the share of studies whose word
-    is wrong for this effect; NaN if the effect is not in WRONG.
+    Columns: scenario, seeds, structure (a key of STRUCTURES), truth (the true effect in percentage
+    points), studies (their number), one column for each verdict (the share of studies that end with
+    it), wrong (the share of studies whose verdict is wrong at this effect; NaN if the effect is not
+    in WRONG).
     """
     rows = []
     effects = (*WRONG, 2.0, 4.0)
@@ -129,10 +147,13 @@ def calibrate(studies: int = 1_000) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of the shares of wrong words in per cent: one row for each scenario and number
-    of seeds, one column for each structure. A cell is text with two shares: that of "supported" at
-    a true effect of 0 / that of "no gain" at a true effect of +1 point.
+def wrong_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of the shares of wrong verdicts in per cent, with one row for each scenario
+    and number of seeds, and one column for each structure of the claim. A cell is a text with two
+    shares, such as `2.1 / 2.4`: the share of "supported" at a true effect of 0, and the share of
+    "no gain" at a true effect of +1 point.
+
+    frame: the result of `calibrate`.
     """
     at_marks = frame.dropna(subset="wrong")
     at_marks = at_marks.assign(
@@ -144,8 +165,11 @@ def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def power(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of the share of "supported" in per cent for one comparison under plain noise:
-    one row for each true effect, one column for each number of seeds.
+    """Return a table of the share of studies with the verdict "supported", in per cent, for claims
+    with one comparison and normal noise. It has one row for each true effect in percentage points,
+    and one column for each number of seeds.
+
+    frame: the result of `calibrate`.
     """
     plain = frame[(frame.scenario == "plain") & (frame.structure == "one comparison")]
     shares = plain.pivot(index="truth", columns="seeds", values=rule.SUPPORTED)
@@ -164,10 +188,10 @@ def calibration_text(frame: pd.DataFrame) -> str:
         worst=worst,
         worst_word=WRONG[worst.truth],
         worst_percent=100 * worst.wrong,
-        wrong_seen=markdown_table(wrong_words(seen)),
+        wrong_seen=markdown_table(wrong_verdicts(seen)),
         scenarios=scenarios,
         unseen=SCENARIOS[UNSEEN],
-        wrong_unseen=markdown_table(wrong_words(frame[is_unseen])),
+        wrong_unseen=markdown_table(wrong_verdicts(frame[is_unseen])),
         power=markdown_table(power(frame)),
     )
 

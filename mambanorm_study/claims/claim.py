@@ -1,23 +1,24 @@
 """The classes `Claim` and `Comparison`, and functions that make comparisons.
 
 A claim is a sentence of a source, with the comparisons of trained models that would confirm the
-claim. A comparison is a weighted sum of the scores of arms; arms that the claim calls better have
-positive weights. A verdict gives a claim a word, such as "supported" (rule.py).
+claim. An arm is a choice of norms, e.g. RMSN>SSM>GN: RMSN before the SSM, and GN after it. A
+comparison is a weighted sum of the scores of arms; arms that the claim calls better have positive
+weights. The verdict on a claim is, for example, "supported" (rule.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm_study.tables.paper import MAIN_TASKS, printed_difference
+from mambanorm_study.tables.paper import MAIN_TASKS, printed_weighted_sum
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
-# The arm with norms on both sides of the SSM. Training fails in many runs of None→None, and H9 and
-# H16 compare None→None with this arm.
+# The control arm, which has norms on both sides of the SSM. Training fails in many runs of
+# None→None; the claims H9 and H16 compare None→None with the control arm.
 CONTROL = "RMSN>SSM>RMSN"
 
-# Column that a comparison can use (`scores` in tables/scores.py has most of them; `range` and
-# `reach` are computed in evidence.py) → unit of the differences. pp means percentage points.
+# Column that a comparison can use → unit of the differences; pp means percentage points. `scores`
+# in tables/scores.py computes most of the columns, and evidence.py computes `range` and `reach`.
 UNITS = {
     "score": "pp",
     "noise": "pp",
@@ -41,37 +42,41 @@ UNITS = {
 # The smallest effect of interest of every accuracy claim, in percentage points.
 SMALLEST_EFFECT = 1.0
 
-# Smallest effects of interest in log₁₀: for a learning rate that is 25 % higher (E2, H13), for a
-# quantity that is 10 % larger (H11, H16), and for weight norms of blocks that differ by 5 % (H12).
+# Smallest effects of interest, each the log₁₀ of a ratio: a learning rate that is 25 % higher
+# (claims E2 and H13), a quantity that is 10 % larger (H11, H16), and weight norms of blocks that
+# differ by 5 % (H12).
 HIGHER_RATE, TENTH, UNEVEN = 0.1, 0.041, 0.021
 
-# The last letter of a claim's id → its kind of task.
+# The last letter of a claim's id → the kind of task that the claim is about.
 KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 
 # Kind of task → the main task on which claims about this kind are tested at the default scale.
 MAIN_TASK = {"sequence": "curves", "vision": "glyphs_images", "language": "pydoc"}
 
-# The test seeds of every claim on tuned arms at the default scale, and the additional test seeds of
-# H4 and H8 on their main task.
+# At the default scale: the test seeds of every claim about tuned arms (arms whose learning rate is
+# chosen by validation), and the additional test seeds of the claims H4 and H8 on their main task.
 TEST_SEEDS, FURTHER_TEST_SEEDS = tuple(range(52, 64)), tuple(range(64, 76))
 
 # The seeds of the three kinds of claims whose runs have fixed learning rates (on `mnist1d` at the
 # default scale): claims about failures, about activations and weights inside models, and about the
-# highest learning rate that trains. Version 11 of the protocol has already judged these runs.
+# highest learning rate that trains. Version 11 of the protocol has already judged runs on these
+# seeds.
 FAILURE_SEEDS, INSIDE_SEEDS = tuple(range(40, 80)), tuple(range(40, 60))
 LADDER_SEEDS = tuple(range(40, 48))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A weighted sum of the scores of arms, which is above zero if the claim is right.
+    """A comparison of arms: a weighted sum of their scores. If the claim is right, the sum is above
+    zero.
 
-    weights: arm → weight, such as `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`. column: the compared
-    column, see UNITS. offset: a number added to the sum. smallest: the smallest effect of interest;
-    None means that of the claim. group: of all comparisons with the same group only the one that is
-    best by validation is judged; "" means no group. decides: False for a comparison that is
-    reported but does not affect the word of the claim. without: the norm that is left out, if the
-    comparison is a mean over other norms.
+    weights: a map from arm to weight, such as `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`. column:
+    the column of scores that is compared, a key of UNITS. offset: a number added to the sum.
+    smallest: the smallest effect of interest; None means that of the claim. group: of all
+    comparisons with the same group, only the comparison with the largest mean difference in
+    validation scores is judged; "" means no group. decides: False for a comparison that is reported
+    but does not affect the verdict on the claim. left_out_norm: the norm that is left out, if the
+    comparison is a mean over the other norms, and "" for any other comparison.
     """
 
     name: str
@@ -81,11 +86,11 @@ class Comparison:
     smallest: float | None = None
     group: str = ""
     decides: bool = True
-    without: str = ""
+    left_out_norm: str = ""
 
     @property
     def unit(self) -> str:
-        """The unit of the difference."""
+        """The unit of the weighted sum of scores, such as "pp"."""
         return UNITS[self.column]
 
 
@@ -103,16 +108,16 @@ class Claim:
 
     id: str
     words: str  # the claim in our words
-    quote: str  # the source's sentence
+    quote: str  # the sentence of the source
     where: str  # where the source says it
     quantity: str  # what is measured
     comparisons: tuple[Comparison, ...]
     paper: str = NO_NUMBER  # the numbers that the source prints
     smallest: float = SMALLEST_EFFECT
     runs: str = "tuned"
-    one_suffices: bool = False  # True if one deciding comparison suffices; False if all must hold
-    why_no_word: str = ""  # why the claim has numbers but no word; "" if it has a word
-    paper_task: str = ""  # the paper's task with numbers for these arms; "" if it is the main one
+    one_suffices: bool = False  # True: one deciding comparison must hold; False: all must hold
+    why_no_word: str = ""  # why the claim is measured but has no verdict; "" if it has one
+    paper_task: str = ""  # the paper's task with results for these arms; "" if its main task
     note: str = ""
     other_tasks: tuple[str, ...] = ()
     seeds: tuple[int, ...] = TEST_SEEDS
@@ -124,23 +129,26 @@ class Claim:
         return KINDS[self.id[-1]]
 
     @property
-    def printed_on(self) -> str:
-        """The paper's task whose numbers ours are compared with; "" if there is none."""
-        if self.id.startswith("E"):  # a claim about later models, which the paper does not make
+    def compared_paper_task(self) -> str:
+        """The paper's task with whose results we compare our results; "" if there is none."""
+        if self.id.startswith("E"):  # the paper makes no claim about later models
             return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
-    def printed(self, comparison: Comparison, task: str) -> float:
-        """Return the comparison computed from the numbers that the paper prints, in points; NaN if
-        it prints none for these arms.
+    def paper_difference(self, comparison: Comparison, task: str) -> float:
+        """Return the value of a comparison, computed from the accuracies that the paper prints, in
+        percentage points; NaN if the paper prints none for these arms.
 
-        The numbers for the paper's main tasks are returned for every task of ours. The numbers for
-        another task of the paper (`paper_task`, ListOps for H8s) are returned for this task only.
+        task: the task of our runs. The accuracies on the paper's main tasks are used for every task
+        of ours. The accuracies on another task of the paper (`paper_task`, such as ListOps for H8s)
+        are used only if `task` is that task.
         """
-        is_printed = self.printed_on and self.runs == "tuned" and comparison.column == "score"
+        is_printed = (
+            self.compared_paper_task and self.runs == "tuned" and comparison.column == "score"
+        )
         if not is_printed or (self.paper_task and task != self.paper_task.lower()):
             return float("nan")
-        return printed_difference(comparison.weights, self.kind, self.printed_on)
+        return printed_weighted_sum(comparison.weights, self.kind, self.compared_paper_task)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -150,8 +158,8 @@ class Claim:
 
     @property
     def deciding_groups(self) -> list[list[Comparison]]:
-        """The comparisons that decide, as a list of groups. A comparison without a group forms a
-        group of its own.
+        """The comparisons that decide the verdict, as a list of groups. A comparison without a
+        group is the only member of its group.
         """
         groups: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
@@ -161,8 +169,9 @@ class Claim:
 
     @property
     def condition(self) -> str:
-        """The comparisons that must be above zero, as text: `one of 5: BN→BN − None→None; IN→IN −
-        None→None; …`.
+        """The condition under which the claim holds, as text: the comparisons that must be above
+        zero, such as `one of 5: BN→BN − None→None; IN→IN − None→None; …`. For a claim without a
+        verdict, the text says why it has none.
         """
         if self.why_no_word:
             return f"no word: {self.why_no_word}"
@@ -171,8 +180,8 @@ class Claim:
             return names[0]
         return f"{'one of' if self.one_suffices else 'all'} {len(names)}: {'; '.join(names)}"
 
-    def smallest_of(self, comparison: Comparison) -> float:
-        """Return the smallest effect of interest of a comparison."""
+    def smallest_effect(self, comparison: Comparison) -> float:
+        """Return the smallest effect of interest of a comparison, in the comparison's unit."""
         return self.smallest if comparison.smallest is None else comparison.smallest
 
 
@@ -182,16 +191,18 @@ def pair(n1: str, n2: str) -> str:
 
 
 def minus(better: str, worse: str, detail: str = "", **options) -> Comparison:
-    """Return the comparison "`better` minus `worse`". `detail` is appended to the comparison's
-    name.
+    """Return the comparison "`better` minus `worse`" of two arms. `detail` is appended to the name
+    of the comparison.
     """
     name = f"{Arm.parse(better).label} − {Arm.parse(worse).label}{detail}"
     return Comparison(name, {better: 1.0, worse: -1.0}, **options)
 
 
 def means(name: str, better: Iterable[str], worse: Iterable[str], **options) -> Comparison:
-    """Return the comparison "mean over the arms `better` minus mean over the arms `worse`". The
-    weights of an arm that is on both sides are added.
+    """Return the comparison "mean over the arms `better` minus mean over the arms `worse`". An arm
+    in both groups has the sum of its positive and its negative weight.
+
+    name: the name of the comparison. options: further fields of `Comparison`.
     """
     weights: dict[str, float] = {}
     for sign, arms in ((1, list(better)), (-1, list(worse))):
@@ -201,24 +212,28 @@ def means(name: str, better: Iterable[str], worse: Iterable[str], **options) -> 
 
 
 def norms_except(norm: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
-    """Return `norms` without the norm `norm`."""
+    """Return the list `norms` without the norm `norm`."""
     return [name for name in norms if name != norm]
 
 
 def arms_ending_in(n2: str) -> list[str]:
-    """Return the five arms with one of the paper's norms before the SSM and `n2` after it."""
+    """Return five arms: each of the paper's norms before the SSM, combined with `n2` after it."""
     return [pair(n1, n2) for n1 in NORM_CHOICES]
 
 
 def types_against_none(norms: Sequence[str] = NORM_CHOICES, **options) -> tuple[Comparison, ...]:
-    """Return the comparison N→N minus None→None for each norm N (the paper's Figure 5)."""
+    """Return one comparison for each norm N, N→N minus None→None (the paper's Figure 5): N before
+    and after the SSM, against no norm.
+    """
     return tuple(minus(pair(n, n), NONE, **options) for n in norms)
 
 
 def after_against_before(norms: Sequence[str] = NORM_CHOICES, **options) -> tuple[Comparison, ...]:
-    """Return comparisons of None→N − N→None: the mean over the norms N (the paper's Figure 6),
-    which decides; the difference for each norm (Table 1); and for each norm the mean over the other
-    norms, which shows whether the mean depends on one norm.
+    """Return comparisons of a norm N after the SSM with the same norm before it, None→N − N→None.
+
+    First the mean over all norms (the paper's Figure 6), which decides the verdict; then the
+    difference for each norm (the paper's Table 1); then for each norm the mean over the other
+    norms, which shows whether the mean over all norms depends on a single norm.
     """
 
     def mean_over(norms: Sequence[str], name: str, **fields) -> Comparison:
@@ -227,7 +242,7 @@ def after_against_before(norms: Sequence[str] = NORM_CHOICES, **options) -> tupl
 
     each = [minus(pair("None", n), pair(n, "None"), decides=False, **options) for n in norms]
     without = [
-        mean_over(norms_except(n, norms), f"the mean without {n}", decides=False, without=n)
+        mean_over(norms_except(n, norms), f"the mean without {n}", decides=False, left_out_norm=n)
         for n in norms
     ]
     return mean_over(norms, f"mean over {len(norms)} norms: None→N − N→None"), *each, *without

@@ -1,10 +1,11 @@
-"""Selection of runs from a run frame for the verdicts: each arm at one learning rate, with its
-scores by seed.
+"""Selects the runs for the verdicts from a run frame (a DataFrame with one row per run): each arm
+at one learning rate, with one score for each seed.
 
-Seeds below 52 and seeds 100 to 199 are tuning seeds: validation on them chooses the learning rate
-of an arm. Seeds 52 to 99 are test seeds. A comparison without test runs is made on the tuning seeds
-and is marked "not fresh". Runs are recognised by their run_id, so the frame may also hold runs with
-other settings, in any order.
+An arm is a choice of norms, e.g. RMSN>SSM>GN: RMSN before the SSM, and GN after it. Seeds below 52
+and seeds 100 to 199 are tuning seeds: validation on them chooses the learning rate of an arm. Seeds
+52 to 99 are test seeds. A comparison without test runs is made on the tuning seeds and is marked
+"not fresh". Runs are recognised by their run_id, so the frame may also hold runs with other
+settings, in any order.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from mambanorm_study.tables.summaries import highest_lr_that_trains
 # The version of PROTOCOL.md.
 VERSION = 12
 
-# The tuning seeds of recorded arms, and the tuning seeds of arms that are not recorded.
+# The tuning seeds of arms with recorded runs, and the tuning seeds of all other arms.
 RECORDED_TUNING_SEEDS, NEW_TUNING_SEEDS = tuple(range(40, 52)), (100, 101, 102, 103)
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return those of the given tasks that the claim is about, each listed once."""
+    """Return the given tasks on which a claim can be judged at a scale, each listed once."""
     unique_tasks = dict.fromkeys(tasks)
     if claim.runs == "tuned":
         return [task for task in unique_tasks if kind_of(task) == claim.kind]
@@ -44,8 +45,9 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
 class Runs:
     """The runs of several arms on the seeds that all of these arms have.
 
-    lrs: the learning rate of each arm; () for claims with fixed learning rates. columns: column of
-    `scores` → its values (arms, seeds). missing: why there are no runs; "" if there are runs.
+    lrs: the learning rate of each arm; () for claims with fixed learning rates. columns: a map from
+    a column of `scores` to an array of the column's values, of shape (arms, seeds). missing: why
+    there are no runs; "" if there are runs.
     """
 
     arms: tuple[str, ...]
@@ -56,19 +58,21 @@ class Runs:
 
     @property
     def fresh(self) -> bool:
-        """True if all runs are on test seeds and no earlier version of the protocol has judged
-        them.
+        """True if all runs are on test seeds, and no earlier version of the protocol has judged any
+        of the runs.
         """
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
     def failure_counts(self) -> dict[str, tuple[int, int]]:
-        """Return for each arm a pair: how many of its runs diverged, and how many it has."""
+        """Return a map from each arm to (number of its diverged runs, number of all its runs)."""
         counts = self.columns["diverged"].sum(axis=1).astype(int).tolist()
         return {arm: (count, len(self.seeds)) for arm, count in zip(self.arms, counts, strict=True)}
 
     def differences(self, comparison: Comparison) -> np.ndarray:
-        """Return a comparison's difference for each seed; NaN where a run has no value in the
-        compared column, and an empty array if there are no runs.
+        """Return the value of a comparison for each seed, as an array of shape (seeds,).
+
+        The value is NaN if a run on this seed has no value in the compared column. The array is
+        empty if there are no runs.
         """
         if self.missing:
             return np.empty(0)
@@ -79,12 +83,13 @@ class Runs:
 
 
 class Evidence:
-    """The runs of a run frame that `judge` uses, by arm, task and learning rate.
+    """The runs of a run frame, in which `judge` finds the runs of an arm, task and learning rate.
 
-    frame: a run frame, or an Evidence of the same scale, whose runs are then shared instead of read
-    again. tuning: compare arms on the tuning seeds, as the protocol's predictions do. changes: use
-    runs whose settings differ from the scale's in these fields, such as dict(n_layers=8). Raises
-    ValueError for a frame with several scales, unless `scale` names one of them.
+    frame: a run frame (one row per run), or another Evidence of the same scale, whose runs are
+    shared and not read again. tuning: True compares arms on the tuning seeds instead of the test
+    seeds, as the predictions in PROTOCOL.md do. changes: a map from field to value, such as
+    dict(n_layers=8), for runs whose settings differ from the scale's settings in these fields.
+    Raises ValueError for a frame with several scales, unless `scale` names one of them.
     """
 
     def __init__(
@@ -126,9 +131,11 @@ class Evidence:
         """Return all seeds on which the frame has runs of a task."""
         return tuple(sorted(set(self.runs.seed[self.runs.task == task].astype(int))))
 
-    def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
-        """Return an arm's runs at all learning rates. In all other fields the runs have the scale's
-        settings with `changes`.
+    def runs_of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
+        """Return an arm's runs on a task, on all seeds and at all learning rates, as a DataFrame.
+        In all other fields the runs have the scale's settings, except for the fields in `changes`.
+
+        changes: pairs (field, value).
         """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
@@ -140,14 +147,15 @@ class Evidence:
             self._runs_of_arm[key] = runs[runs.run_id == ids]
         return self._runs_of_arm[key]
 
-    # the learning rate of an arm
+    # methods that choose the learning rate of an arm
 
     def validation_scores(self, arm: str, task: str) -> pd.DataFrame:
-        """Return the validation scores that choose an arm's learning rate: one row for each tuning
-        seed that was run at every learning rate of the grid, one column for each learning rate at
-        which all of these seeds were run.
+        """Return the validation scores by which an arm's learning rate is chosen, as a DataFrame
+        with one row for each tuning seed that was run at every learning rate of the grid, and one
+        column for each learning rate at which all of these seeds were run.
 
-        If no tuning runs with `changes` exist, tuning runs with the scale's own settings are used.
+        If the arm has no tuning runs with the settings in `self.changes`, its tuning runs with the
+        unchanged settings of the scale are used.
         """
         key = (arm, task, self.changes)
         if key not in self._tuned:
@@ -156,33 +164,34 @@ class Evidence:
         return self._tuned[key]
 
     def _validation(self, arm: str, task: str, changes: tuple) -> pd.DataFrame:
-        runs = self.of_arm(arm, task, changes)
+        runs = self.runs_of_arm(arm, task, changes)
         runs = runs[runs.seed.map(is_tuning_seed).astype(bool)]
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        # If the table has recorded tuning seeds, the learning rate is chosen on these alone: a
-        # reader's runs must not change the learning rate of a recorded arm.
+        # If the table has recorded tuning seeds, the learning rate is chosen on these seeds alone,
+        # because a reader's runs must not change the learning rate of a recorded arm.
         for is_recorded in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
             if is_recorded.any():
                 return table[is_recorded].dropna(axis=1)
         return table.dropna(axis=1)
 
     def lr(self, arm: str, task: str, rank: int = 0) -> float | None:
-        """Return the learning rate of an arm with the best mean validation score on the tuning
-        seeds (rank 0), or with the second-best mean (rank 1); None if the arm has no such rate.
+        """Return the learning rate at which an arm has the best (rank 0) or the second-best (rank
+        1) mean validation score on the tuning seeds; None if there is no such learning rate.
 
-        A diverged run counts as chance. Of equally good learning rates the smaller one is returned.
+        A diverged run has the score of chance. Of equally good learning rates the smaller one ranks
+        first.
         """
         means = self.validation_scores(arm, task).mean().dropna().round(9)
         best_first = means.sort_values(ascending=False, kind="stable").index
         return float(best_first[rank]) if len(best_first) > rank else None
 
-    # the runs of several arms
+    # methods that return the runs of several arms
 
-    def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
-        """Return the runs of these tuned arms, each arm at its best learning rate (rank 0) or at
-        its second-best learning rate (rank 1). The seeds are those of `at_lrs`.
+    def runs_of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
+        """Return the runs of tuned arms on a task, each arm at its best learning rate (rank 0) or
+        at its second-best learning rate (rank 1). The seeds are chosen as in `runs_at_lrs`.
         """
         arms = tuple(arms)
         if task not in self.tasks:
@@ -191,43 +200,48 @@ class Evidence:
         untuned = [label(arm) for arm, lr in lrs.items() if lr is None]
         if untuned:
             return Runs(arms, missing=f"not tuned: {', '.join(untuned)}")
-        return self.at_lrs(arms, list(lrs.values()), task)
+        return self.runs_at_lrs(arms, list(lrs.values()), task)
 
-    def at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms, each at its learning rate in `lrs`, on the test seeds that
-        all of the arms have. If the arms share no test seed, their shared tuning seeds are used.
+    def runs_at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
+        """Return the runs of these arms on a task, on the test seeds that all of the arms have. If
+        the arms share no test seed, or if `tuning` is set, their shared tuning seeds are used.
+
+        lrs: one learning rate for each arm.
         """
         arms = tuple(arms)
-        of_arms = [self.of_arm(arm, task, self.changes) for arm in arms]
-        runs = [of_arm[of_arm.lr == lr] for of_arm, lr in zip(of_arms, lrs, strict=True)]
+        arm_tables = [self.runs_of_arm(arm, task, self.changes) for arm in arms]
+        runs = [
+            runs_of_arm[runs_of_arm.lr == lr]
+            for runs_of_arm, lr in zip(arm_tables, lrs, strict=True)
+        ]
         seeds = _shared_seeds(runs)
         test_seeds = set(filter(is_test_seed, seeds))
         if self.tuning or not test_seeds:
             return _aligned(arms, runs, set(filter(is_tuning_seed, seeds)), lrs)
         return _aligned(arms, runs, test_seeds, lrs)
 
-    def of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
-        """Return the runs of the given arms of a claim on a task."""
+    def runs_of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
+        """Return the runs of the given arms on a task, at the learning rates of the claim."""
         arms = tuple(arms)
         if claim.runs == "tuned" or task not in self.tasks:
-            return self.of_arms(arms, task)
+            return self.runs_of_arms(arms, task)
         ids = fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task))
         claim_runs = self.runs[self.runs.run_id.isin(ids)]
         runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
         if claim.runs == "ladder":
-            runs = [self._best_runs_on_ladder(runs_of_arm, task) for runs_of_arm in runs]
+            runs = [self._best_run_per_seed(runs_of_arm, task) for runs_of_arm in runs]
         seeds = _shared_seeds(runs)
-        if claim.runs in ("growth", "failing"):  # claims about what precedes failures of None→None
+        if claim.runs in ("growth", "failing"):  # claims about what precedes a failure of None→None
             failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
             if seeds and seeds.isdisjoint(failed.seed):
                 return Runs(arms, missing="the failure did not occur in any seed")
             seeds &= set(failed.seed)
         return _aligned(arms, runs, seeds)
 
-    def _best_runs_on_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return, for each seed that was run at every learning rate of LADDER, the run with the
-        best test accuracy. The additional column `reach` has log₁₀ of the highest learning rate
-        that trains the model on this seed.
+    def _best_run_per_seed(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
+        """Return a DataFrame with one row for each seed that was run at every learning rate of the
+        grid LADDER: the run with the best test accuracy. The additional column `reach` holds log₁₀
+        of the highest learning rate that trains the model on this seed.
         """
         lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []
@@ -246,18 +260,21 @@ def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
 def _aligned(
     arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
-    """Return the given runs, one frame per arm, as a `Runs` object on these seeds, with arrays of
-    shape (arms, seeds).
+    """Return the given runs on these seeds as a `Runs`, whose arrays have the shape (arms, seeds).
+
+    runs: one DataFrame for each arm. lrs: one learning rate for each arm, or ().
     """
     if not seeds:
-        missing_arms = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
+        missing_arms = [
+            label(arm) for arm, runs_of_arm in zip(arms, runs, strict=True) if runs_of_arm.empty
+        ]
         if missing_arms:
             return Runs(arms, missing=f"not run: {', '.join(missing_arms)}")
         return Runs(arms, missing="no seed has all of these runs")
     sorted_seeds = sorted(map(int, seeds))
-    rows = [of_arm.set_index("seed").loc[sorted_seeds] for of_arm in runs]
+    rows = [runs_of_arm.set_index("seed").loc[sorted_seeds] for runs_of_arm in runs]
     columns = {}
     for name in rows[0].columns.drop(["task", "arm"]):
         dtype = object if name == "run_id" else float
-        columns[name] = np.stack([of_arm[name].to_numpy(dtype) for of_arm in rows])
+        columns[name] = np.stack([runs_of_arm[name].to_numpy(dtype) for runs_of_arm in rows])
     return Runs(arms, tuple(sorted_seeds), tuple(lrs), columns)

@@ -1,11 +1,11 @@
-"""The paper's claims from §4.2 to §4.6 as data, each with the comparisons that decide its verdict.
+"""The claims in §4.2 to §4.6 of the paper as data, with the comparisons that decide each verdict.
 
 H1s to H8s are about sequences, H1v to H8v about images, and H9s to H12s about the paper's
-explanation, for which it shows only sequences. H13 to H16 are in said_in_passing.py. To add a
-claim, declare it here: `mambanorm record` and benchmarks/protocol.py read its tasks and seeds. A
-changed claim needs a new version of the protocol (PROTOCOL.md).
+explanation, for which the paper shows only sequences. H13 to H16 are in said_in_passing.py. To add
+a claim, declare it here; `mambanorm record` and benchmarks/protocol.py read the claim's tasks and
+seeds. A changed claim needs a new version of the protocol (PROTOCOL.md).
 
-The unit pp means percentage points of accuracy; decades are powers of ten of a growth.
+The unit pp means percentage points of accuracy. A growth by one decade is a factor of ten.
 """
 
 from mambanorm.arms import NORM_CHOICES, Arm
@@ -34,8 +34,8 @@ from mambanorm_study.claims.said_in_passing import IN_PASSING
 
 
 def find_claim(claim_id: str | Claim) -> Claim:
-    """Return the claim with this id; a Claim is returned unchanged. Raises ValueError for an
-    unknown id.
+    """Return the claim with this id. If a Claim is given, it is returned unchanged. Raises
+    ValueError for an unknown id.
     """
     if isinstance(claim_id, Claim):
         return claim_id
@@ -45,7 +45,7 @@ def find_claim(claim_id: str | Claim) -> Claim:
     return known_claims[claim_id]
 
 
-# The norm that the paper recommends after the SSM, for each of its two kinds of task (§4.5).
+# Kind of task → the norm that the paper recommends after the SSM (§4.5 of the paper).
 BEST_AFTER = {"sequence": "GN", "vision": "LN"}
 
 
@@ -187,8 +187,9 @@ def _h8(claim_id: str, kind: str) -> Claim:
     best = BEST_AFTER[kind]
     proposal = pair("NormVary", best)
     original = {"sequence": "RMSN>SSM>None", "vision": "LN>SSM>LN"}[kind]
-    # For sequences the paper changes N1 and N2 at once (I7); these comparisons change only one of
-    # them. For images only N1 changes, because the original has LN after the SSM already.
+    # For sequences the paper's proposal changes N1 and N2 at once (I7 in docs/paper.md); the
+    # comparisons in `steps` change only one of the two. For images the proposal changes only N1,
+    # because the original model already has LN after the SSM.
     steps = {
         "sequence": [(proposal, "RMSN>SSM>GN"), ("NormVary>SSM>None", original)],
         "vision": [],
@@ -219,10 +220,11 @@ def _h8(claim_id: str, kind: str) -> Claim:
     )
 
 
-# The arms of H10, with the norm of the paper's Figure 9.
+# The arms of claim H10 that have the norm of the paper's Figure 9: BN before the SSM, after it, and
+# on both sides.
 BEFORE, AFTER, BOTH = "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"
 
-# H9 to H12: the paper's explanation of why norms help (§4.6).
+# Claims H9 to H12: the paper's explanation of why norms help (§4.6 of the paper).
 EXPLANATION = (
     Claim(
         id="H9s",
@@ -328,12 +330,12 @@ EXPLANATION = (
     ),
 )
 
-# The functions that return a claim about sequences or about images. The claims for the two kinds
-# differ in the norm of BEST_AFTER and in the paper's numbers.
+# The functions that return the claims H1 to H8, each for sequences or for images. The two versions
+# of a claim differ in the norm of BEST_AFTER and in the paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 
-# All claims but those about later models: the paper's claims, their extension to language models,
-# and AutoNorm's.
+# Id → claim, for all claims except those about later models: the paper's claims, their extension to
+# language models, and the claims about AutoNorm.
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
@@ -346,6 +348,6 @@ CLAIMS: dict[str, Claim] = {
     ]
 }
 
-# The claims about later models, judged by the same rule. Where texts say "all claims", they mean
-# CLAIMS, which does not include these.
+# Id → claim, for the claims about later models, judged by the same rule. Where texts say "all
+# claims", they mean CLAIMS, without the claims in BEYOND.
 BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}

@@ -1,15 +1,16 @@
-"""The claims of other sources than the paper, judged by the same rule.
+"""The claims of sources other than the paper, judged by the rule for the paper's claims.
 
 A1v to A3v         claims about AutoNorm (S2 of docs/sources.md) on images. S2 asks three questions
                    about a Transformer and names the models that would answer these questions, but
                    prints no number.
-H1l, H3l, H8l      three of the paper's claims, applied to language models. This is our extension:
-                   the paper trains no language model. Of the paper's five norms LN and RMSN are
-                   causal, and GN has a causal form, GN within one token (GN-token); BN and IN have
-                   none. NormVary-token mixes the three causal norms.
+H1l, H3l, H8l      three of the paper's claims, applied to language models. This is our extension,
+                   because the paper trains no language model. Of the paper's five norms LN and RMSN
+                   are causal, and GN has a causal form, GN within one token (GN-token); BN and IN
+                   have no causal form. NormVary-token mixes LN, RMSN and GN-token.
 E1 to E4           claims that the paper does not make: claims of the authors of later models about
                    the norms in these models. The later models are thousands of times larger than
-                   ours, so a result for ours need not hold for them, nor theirs for ours.
+                   ours, so a result for our models need not hold for the later models, and vice
+                   versa.
 """
 
 from dataclasses import replace
@@ -42,8 +43,9 @@ OUR_READING = (
     "each token and norms after the residual sum are our reading of S2"
 )
 
-# AutoNorm_Linear has S2's form of DyT; its comparisons decide. AutoNorm has the published form of
-# DyT, with tanh; its comparisons are only reported.
+# The arm AutoNorm_Linear has DyT in the form of S2 (docs/sources.md); comparisons with this arm
+# decide the verdicts. The arm AutoNorm has the published form of DyT, with tanh; comparisons with
+# AutoNorm are only reported.
 AUTONORM_CLAIMS = (
     Claim(
         id="A1v",
@@ -114,7 +116,7 @@ AUTONORM_CLAIMS = (
 
 # ---------------------------------------------------------------------------------- language models
 
-# The paper's norms that are causal, as language models require; GN-token is GN within one token.
+# The paper's norms that are causal, which language models require; GN-token is GN within one token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
 
 EXTENSION = "the paper trains no language model; this extends its claim about sequences"
@@ -122,8 +124,8 @@ IN_BITS = dict(smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", other_tas
 
 
 def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
-    """Return the claims H1l, H3l and H8l, which are the given claims about sequences, changed to
-    causal norms and compared in bits per character.
+    """Return the claims H1l, H3l and H8l about language models. They are made from the given claims
+    about sequences, with causal norms and with comparisons in bits per character.
     """
     proposal, original = "NormVary-token>SSM>GN-token", "RMSN>SSM>None"
     steps = [
@@ -181,7 +183,8 @@ AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)
 
 NOT_COMPARABLE = "no number that is comparable with these models"
 
-# Last letter of a claim's id → the compared column, its name, and the smallest effect of interest.
+# Last letter of a claim's id → (the compared column, the name of its quantity, the smallest effect
+# of interest).
 MEASURES = {
     "s": ("score", "test accuracy", SMALLEST_EFFECT),
     "l": ("bits", "test loss in bits per character, less is better", SMALLEST_BITS),

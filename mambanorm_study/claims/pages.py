@@ -12,17 +12,18 @@ from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.tables.experiments import BUDGETS, at_budget
+from mambanorm_study.tables.experiments import BUDGETS, budget_changes
 
 
 def describe(verdict: Verdict) -> str:
-    """Return a verdict as a few lines of text: the word and the claim, the difference that decides,
-    the reason for an uninformative word, failures and footnotes.
+    """Return a few lines of text about a verdict: the verdict and the claim, the difference that
+    decides the verdict, the reason if it is "cannot tell" or "no word", the number of failed runs,
+    and footnotes.
     """
-    claim, row = verdict.claim, verdict.turns_on
+    claim, row = verdict.claim, verdict.main_row
     word, number = "not run", ""
     if verdict.n:
-        word = verdict.said
+        word = verdict.as_text
         number = f"{row.comparison}: {row.amount}, {plural(row.n, 'seed')}, {verdict.basis}"
     head = f"{claim.id:<5}{word}: {claim.words} ({claim.where})"
     notes = filter(None, (number, verdict.reason, verdict.failures, *verdict.footnotes))
@@ -30,7 +31,11 @@ def describe(verdict: Verdict) -> str:
 
 
 def basis(verdicts: Iterable[Verdict], source: str) -> str:
-    """Return what several verdicts are based on: `protocol 12, evening scale, curves, recorded`."""
+    """Return, as text, what several verdicts are based on: `protocol 12, evening scale, curves,
+    recorded`.
+
+    source: where the runs are from, such as "recorded".
+    """
     judged = [verdict for verdict in verdicts if verdict.n]
     tasks = ", ".join(dict.fromkeys(verdict.task for verdict in judged)) or "nothing yet"
     scales = ", ".join(dict.fromkeys(verdict.scale for verdict in judged)) or "no"
@@ -38,11 +43,13 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
 
 
 def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
-    """Return how the comparison that decides a claim changes with the number of training steps: one
-    row for each claim on tuned arms, task and number of steps in BUDGETS that was run.
+    """Return how the comparison that decides a verdict changes with the number of training steps,
+    as a DataFrame with one row for each claim about tuned arms, task and number of steps that was
+    run.
 
-    Columns: claim, task, share (of the scale's steps), steps, and fields of the comparison's `Row`.
-    Claims that were run with only one number of steps are omitted.
+    Columns: claim (its id), task, share (the number of steps as a share of the scale's steps, one
+    of BUDGETS), steps, word (the verdict on the comparison), comparison, effect, low, high, n,
+    smallest and unit (see `Row`). Claims that were run with only one number of steps are omitted.
     """
     evidence = Evidence(frame, scale)
     rows = []
@@ -55,23 +62,25 @@ def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.Da
 
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
-    """Return the rows of one claim and task. Every row shows the comparison that decides at the
-    scale's own number of steps. If that comparison was not run with the row's number of steps, the
-    row shows the comparison that decides at this number.
+    """Return the rows of `comparisons_by_steps` for one claim and task, as dictionaries.
+
+    Every row shows the comparison that decides the verdict at the scale's number of steps. If that
+    comparison was not run with the row's number of steps, the row shows the comparison that decides
+    the verdict at the row's number of steps. run_steps: the numbers of steps that were run.
     """
     steps = base_config(task, evidence.scale).steps
     judged = {}
     for share in BUDGETS:
         if round(share * steps) in run_steps:
-            changes = at_budget(task, evidence.scale, share)
+            changes = budget_changes(task, evidence.scale, share)
             judged[share] = judge(claim, Evidence(evidence, changes=changes), task=task)
     judged = {share: verdict for share, verdict in judged.items() if verdict.n}
     if len(judged) < 2 or 1.0 not in judged:
         return []
-    deciding, rows = judged[1.0].turns_on.comparison, []
+    deciding, rows = judged[1.0].main_row.comparison, []
     for share, verdict in judged.items():
         same_comparison = (row for row in verdict.rows if row.comparison == deciding and row.n)
-        row = next(same_comparison, verdict.turns_on)
+        row = next(same_comparison, verdict.main_row)
         facts = {"claim": claim.id, "task": task, "share": share, "steps": round(share * steps)}
         rows.append(asdict(row) | facts)
     return rows

@@ -1,8 +1,9 @@
 """Lists of the runs that the verdicts need, and functions that train these runs.
 
-An arm is tuned once, at three learning rates on the tuning seeds. Its learning rate is then fixed,
-and the arm is tested on the test seeds. The runs of a claim are therefore trained in two rounds:
-first tuning runs for the arms that have no learning rate yet, then test runs.
+An arm is a choice of norms, e.g. RMSN>SSM>GN: RMSN before the SSM, and GN after it. An arm is tuned
+once, at three learning rates on the tuning seeds. Its learning rate is then fixed, and the arm is
+tested on the test seeds. The runs of a claim are therefore trained in two rounds: first tuning runs
+for the arms that have no learning rate yet, then test runs.
 """
 
 from collections.abc import Iterable
@@ -37,11 +38,12 @@ PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
 # The tasks on which claims about tuned arms are tested at the default scale.
 TRAINED_TASKS = ("curves", "listops", "glyphs", "glyphs_images", "pydoc")
 
-# The tasks on which claims about tuned arms are tested at the other scales, and the number of test
-# seeds there and in comparisons that belong to no claim.
+# At the other scales: the tasks on which claims about tuned arms are tested, and the number of test
+# seeds. Comparisons that belong to no claim have this number of test seeds, too.
 VERDICT_TASKS, VERDICT_SEEDS = ("digits", "digits_images"), 8
 
-# The claims that can be judged only if models are evaluated or trained again.
+# The ids of the claims that can be judged only if the models of their runs are evaluated or trained
+# again.
 NEED_MODELS = {"H15v", "H16s"}
 
 
@@ -56,7 +58,7 @@ def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
 
 
 def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
-    """Return the test seeds of a claim on a task at a scale."""
+    """Return the planned test seeds of a claim on a task at a scale."""
     claim = find_claim(claim)
     if scale != STUDY_SCALE:
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))
@@ -64,9 +66,10 @@ def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple
 
 
 def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...]:
-    """Return the arms of all claims on tuned arms that are tested on a task at the default scale.
+    """Return the arms of all claims that are about tuned arms and are tested on a task at the
+    default scale, each arm once.
 
-    with_further_seeds: True restricts the claims to those that have further seeds.
+    with_further_seeds: True restricts the claims to those that have additional test seeds.
     """
     claims = [
         claim
@@ -79,11 +82,11 @@ def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...
 
 
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
-    """Return the test seeds as a tuple. A list keeps its seeds; a number n means the first n test
-    seeds: 8 means 52 to 59.
+    """Return the given test seeds as a tuple.
 
-    runs: as in `Claim`. Raises ValueError for a seed that is not a test seed. For claims with fixed
-    learning rates, every seed below 100 is allowed.
+    seeds: a list of seeds, or a number n for the first n test seeds, e.g. 8 for 52 to 59. runs: the
+    field `runs` of the claim. Raises ValueError for a seed that is not a test seed. For claims with
+    fixed learning rates, every seed below 100 is allowed.
     """
     listed = tuple(check_seeds(seeds, "smoke"))
     if not isinstance(seeds, Iterable):
@@ -102,8 +105,8 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
 def arm_runs(
     arms: Iterable[str], task: str, seeds: Iterable[int], evidence: Evidence
 ) -> list[RunConfig]:
-    """Return the runs of these arms that are needed next on a task: tuning runs for each arm that
-    has no recorded tuning runs, and test runs for each arm that has been tuned.
+    """Return the configs of the runs of these arms that are needed next on a task: tuning runs for
+    each arm that has no recorded tuning runs, and test runs for each arm that has been tuned.
 
     seeds: the test seeds. evidence: the known runs.
     """
@@ -127,12 +130,13 @@ def needed(
     scale: str | None = None,
     frame: pd.DataFrame | Evidence | None = None,
 ) -> list[RunConfig]:
-    """Return the runs that the verdict on a claim needs next, given the known runs `frame`.
+    """Return the configs of the runs that the verdict on a claim needs next, given the known runs
+    `frame`.
 
     An arm that is not tuned in `frame` needs its tuning runs first: train them, then call `needed`
-    again with a frame that has them. seeds: see `check_test_seeds`; None means the planned seeds.
-    tasks: None means the planned tasks. Raises ValueError for an unknown claim, and for seeds that
-    are not test seeds.
+    again with a frame that has them. seeds: a list of test seeds, or a number n for the first n
+    test seeds; None means the planned seeds. tasks: None means the planned tasks. Raises ValueError
+    for an unknown claim, and for seeds that are not test seeds.
     """
     claim = find_claim(claim_id)
     scale = default_scale() if scale is None else check_scale(scale)
@@ -160,7 +164,9 @@ def verdict_runs(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
 ) -> list[RunConfig]:
-    """Return the runs that the verdicts on these claims need next. Arguments as in `needed`."""
+    """Return the configs of the runs that the verdicts on these claims need next, given the known
+    runs `frame`. The other arguments are as in `needed`.
+    """
     evidence = Evidence(frame, default_scale() if scale is None else scale)
     configs = [needed(claim, seeds, tasks, evidence.scale, evidence) for claim in claims]
     return unique(chain.from_iterable(configs))
@@ -175,10 +181,11 @@ def train_verdicts(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> TrainedRuns:
-    """Train the missing runs for the verdicts on these claims. Return all known runs, with the
-    columns that `with_summaries` adds.
+    """Train the missing runs for the verdicts on these claims. Return a `TrainedRuns`, whose
+    `known` holds all known runs, with the columns that `with_summaries` adds.
 
-    seeds, tasks: see `needed`. engine: scheduler, workers, client and progress of `sweep`.
+    seeds, tasks: see `needed`. engine: the arguments scheduler, workers, client and progress of
+    `sweep`.
     """
     scale = default_scale() if scale is None else scale
     claims = check_names("claims", claims)

@@ -3,7 +3,7 @@
 The rule's input is one difference for each seed: the test score of one arm minus the test score of
 another arm, or a weighted sum of the test scores of several arms. The rule compares the 95 %
 t-interval of the mean difference with two thresholds: zero, and the smallest effect of interest.
-Its result is a word, such as "supported".
+Its result is a verdict, such as "supported".
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,25 +16,25 @@ from mambanorm_study.tables.intervals import t_quantile
 SUPPORTED, NO_GAIN, OPPOSITE = "supported", "no gain", "opposite"
 CANNOT_TELL, NO_WORD = "cannot tell", "no word"
 
-# All words of a verdict, in the order in which they are listed.
+# All verdicts, in the order in which they are listed.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
 
-# The words in the order from the weakest to the strongest support for a claim.
+# The verdicts, from the weakest to the strongest support for a claim.
 STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 
 # The one-sided error level: a 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
 
-# A comparison with fewer pairs of runs than this has no word. With five pairs all differences would
-# have the same sign by chance in one study of 16.
+# A comparison with fewer pairs of runs than this gets the verdict "no word". With five pairs all
+# differences would have the same sign by chance in one of 16 studies.
 FEWEST = 6
 
 
 def interval(
     differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED
 ) -> tuple[float, float]:
-    """Return the two ends of the t-interval for the mean difference; NaN for fewer than two
-    differences.
+    """Return the lower and the upper end of the t-interval for the mean difference. Both are NaN
+    for fewer than two differences.
 
     lower, upper: the one-sided error levels of the lower and of the upper end.
     """
@@ -46,17 +46,17 @@ def interval(
     return float(low), float(high)
 
 
-def word_of(
+def comparison_verdict(
     differences: Sequence[float],
     smallest: float,
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> str:
-    """Return the word of one comparison from its paired differences, one for each seed. The word
-    depends on where the interval for their mean lies relative to zero and to `smallest`, the
-    smallest effect of interest.
+    """Return the verdict on one comparison from its paired differences, one for each seed. The
+    verdict depends on where the t-interval for the mean difference lies relative to zero and to
+    `smallest`, the smallest effect of interest.
 
-    lower, upper: see `interval`.
+    lower, upper: the one-sided error levels of the two ends of the interval.
     """
     if len(differences) < FEWEST:
         return NO_WORD
@@ -70,29 +70,32 @@ def word_of(
     return CANNOT_TELL
 
 
-def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
-    """Return the error levels of the lower and of the upper end of the intervals for a claim with
-    this number of comparisons.
+def levels(n_comparisons: int, one_suffices: bool) -> tuple[float, float]:
+    """Return the one-sided error levels of the lower and of the upper end of the intervals, for a
+    claim with this number of comparisons.
 
     Only one end needs a correction: the end at which a single error would decide the claim. If one
     comparison suffices, a single false "supported" supports the claim, so the lower end is
     corrected. If all comparisons must hold, a single false "opposite" refutes the claim, so the
     upper end is corrected.
     """
-    shared = ONE_SIDED / comparisons
+    shared = ONE_SIDED / n_comparisons
     return (shared, ONE_SIDED) if one_suffices else (ONE_SIDED, shared)
 
 
-def word_of_claim(words: Iterable[str], one_suffices: bool) -> str:
-    """Return the word of a claim from the words of its comparisons: the strongest word if one
-    comparison suffices, else the weakest word.
+def claim_verdict(verdicts: Iterable[str], one_suffices: bool) -> str:
+    """Return the verdict on a claim from the verdicts on its comparisons: the strongest verdict if
+    it suffices that one comparison holds, and the weakest verdict if all comparisons must hold.
     """
-    return (max if one_suffices else min)(words, key=STRENGTH.index)
+    return (max if one_suffices else min)(verdicts, key=STRENGTH.index)
 
 
 def better_or_worse(differences: Sequence[float], smallest: float) -> str:
-    """Return the word for two arms that are compared without a claim: "better", "worse", "about the
-    same", "cannot tell" or, for fewer than FEWEST differences, "no word".
+    """Return the verdict on the first of two arms that are compared without a claim: "better",
+    "worse", "about the same", "cannot tell" or, for fewer than FEWEST differences, "no word".
+
+    differences: the first arm minus the second arm, one for each seed. smallest: the smallest
+    effect of interest.
     """
     if len(differences) < FEWEST:
         return NO_WORD
@@ -110,14 +113,16 @@ def seeds_to_tell(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> int | None:
-    """Return how many new seeds a study would need to reach a word other than "cannot tell" in
-    about four of five cases, if the true mean and spread are those of `differences`; None if it
-    would need more than 10,000 seeds.
+    """Return how many new seeds a study would need to reach a verdict other than "cannot tell" in
+    about four of five cases, if the true mean and spread are those of `differences`; None if the
+    study would need more than 10,000 seeds.
+
+    smallest: the smallest effect of interest. lower, upper: see `interval`.
     """
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
     above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
-    # the interval ends below `smallest`: "no gain" or "opposite"
+    # the interval ends below `smallest`, so the verdict is "no gain" or "opposite"
     below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
     enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None

@@ -16,8 +16,8 @@ from mambanorm_study.claims.claim import (
 )
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# H13 compares arms by the highest learning rate at which they train. It uses only LN and GN, the
-# two best norms in the paper's Figure 5, because a third norm would double the number of runs.
+# Claim H13 compares arms by the highest learning rate at which they train. It uses only LN and GN,
+# the two best norms in the paper's Figure 5, because a third norm would double the number of runs.
 TWO_NORMS = ("LN>SSM>GN", "GN>SSM>LN")
 RIVALS = {
     "the same norm twice": ["LN>SSM>LN", "GN>SSM>GN"],
@@ -26,7 +26,7 @@ RIVALS = {
     "no norm": [NONE],
 }
 
-# H14 compares these two arms, both as they are and with learned constants instead of Δ, B and C.
+# H14 compares these two arms, both unchanged and with learned constants instead of Δ, B and C.
 AFTER, BEFORE = "None>SSM>GN", "GN>SSM>None"
 CONSTANT = "+B:Constant+C:Constant+delta:Constant"
 

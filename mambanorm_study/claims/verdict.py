@@ -1,5 +1,5 @@
-"""The verdict on a claim from a run frame: the word of the claim on one task, and a `Row` for each
-of the claim's comparisons.
+"""Judges a claim on one task from a run frame (a DataFrame with one row per run). The result is a
+`Verdict`, which has a `Row` for each of the claim's comparisons.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from mambanorm_study.claims.plan import planned_tasks
 from mambanorm_study.runs.grid import is_test_seed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables import experiments, intervals, scores
-from mambanorm_study.tables.run_tables import label, points
+from mambanorm_study.tables.run_tables import difference_with_interval, label
 
 NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
 # A footnote names an arm if more than this share of the arm's runs still improved in the last tenth
@@ -29,15 +29,17 @@ STILL_IMPROVES = 1 / 3
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison on one task: its mean difference (effect), its 95 % interval without a
-    correction (low, high), and its word, such as "supported".
+    """The result of one comparison on one task: the mean difference (`effect`), the 95 % interval
+    of the mean without a correction for several comparisons (`low`, `high`), and the verdict on the
+    comparison (`word`), such as "supported".
 
-    smallest: the smallest effect of interest, in `unit`. paper: the comparison computed from the
-    paper's numbers. seeds_to_tell: about how many new seeds it would take to reach a word other
-    than "cannot tell". corrected: the number of comparisons that the correction counted, if it
-    changed the word; else 0. beyond: True if the interval that gives the word lies
-    above `smallest`. fresh: see `Runs.fresh`. lrs: arm → learning rate. failed: arm → (number of
-    runs that diverged, number of runs). why: why the comparison has no word.
+    smallest: the smallest effect of interest, in `unit`. n: the number of seeds. per_seed: the
+    difference for each seed. paper: the mean difference in the paper's numbers. seeds_to_tell:
+    about how many new seeds are needed for a verdict other than "cannot tell". corrected: the
+    number of comparisons for which the interval was corrected, if the correction changed the
+    verdict, and 0 if it did not. beyond: True if the interval that gives the verdict lies above
+    `smallest`. fresh: see `Runs.fresh`. lrs: a map from arm to learning rate. failed: a map from
+    arm to (number of runs that diverged, number of runs). why: why the comparison has no verdict.
     """
 
     comparison: str
@@ -66,14 +68,14 @@ class Row:
     def amount(self) -> str:
         """The effect with its interval as text: `+2.3 points [0.4, 4.2]`."""
         if self.unit in ("pp", "bits a character"):
-            return points(self.effect, self.low, self.high, self.unit)
+            return difference_with_interval(self.effect, self.low, self.high, self.unit)
         interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
         return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
 
     @property
-    def said(self) -> str:
-        """The word as it is printed: `supported, by more than a point` or `no gain of a point
-        (corrected for 4 comparisons)`.
+    def as_text(self) -> str:
+        """The verdict on the comparison, as it is printed: `supported, by more than a point` or `no
+        gain of a point (corrected for 4 comparisons)`.
         """
         smallest = f"{self.smallest:g} {'points' if self.unit == 'pp' else self.unit}"
         if smallest == "1 points":
@@ -90,10 +92,11 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The verdict on a claim on one task: a word of the rule, and the comparisons that decide it.
+    """The verdict on a claim on one task (`word`, such as "supported"), with the results of the
+    claim's comparisons.
 
-    rows: the claim's comparisons, the deciding comparisons first. turns_on: the row that decides
-    the word. protocol: the version of PROTOCOL.md by which the claim was judged.
+    rows: one row for each comparison, the deciding comparisons first. main_row: the row that
+    decides the verdict. protocol: the version of PROTOCOL.md by which the claim was judged.
     """
 
     claim: Claim
@@ -101,36 +104,36 @@ class Verdict:
     scale: str
     word: str
     rows: tuple[Row, ...]
-    turns_on: Row
+    main_row: Row
     protocol: int = VERSION
 
     @property
     def n(self) -> int:
         """The number of seeds of the deciding comparison; 0 if the claim was not run."""
-        return self.turns_on.n
+        return self.main_row.n
 
     @property
-    def said(self) -> str:
-        """The word as it is printed."""
-        return self.turns_on.said
+    def as_text(self) -> str:
+        """The verdict as it is printed, such as `supported, by more than a point`."""
+        return self.main_row.as_text
 
     @property
     def brief(self) -> str:
-        """The word and the deciding difference: `opposite (GN→GN − IN→IN: −20.3 points [−32.9,
-        −7.6])`.
+        """The verdict and the difference that decides it, as text: `opposite (GN→GN − IN→IN: −20.3
+        points [−32.9, −7.6])`.
         """
         if not self.n:
             return "not run"
-        return f"{self.said} ({self.turns_on.comparison}: {self.turns_on.amount})"
+        return f"{self.as_text} ({self.main_row.comparison}: {self.main_row.amount})"
 
     @property
     def reason(self) -> str:
-        """For "cannot tell", how many new seeds would give another word; for "no word", why there
-        is no word; "" for the other words.
+        """The reason for the verdict, as text. For "cannot tell": how many new seeds would give
+        another verdict. For "no word": why there is no verdict. For all other verdicts: "".
         """
         if self.word != rule.CANNOT_TELL:
-            return self.turns_on.why if self.word == rule.NO_WORD else ""
-        seeds = self.turns_on.seeds_to_tell
+            return self.main_row.why if self.word == rule.NO_WORD else ""
+        seeds = self.main_row.seeds_to_tell
         if seeds is None:
             return "more than 10,000 new seeds would be needed"
         return f"about {seeds} new seeds would tell"
@@ -138,24 +141,26 @@ class Verdict:
     @property
     def failures(self) -> str:
         """The failed runs as text: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0,
-        38 %]`; "" if failures were not counted, and for more than four arms.
+        38 %]`; "" if failures were not counted, or if there are more than four arms.
         """
-        failed = self.turns_on.failed or {}
-        shares = [f"{label(arm)} {intervals.k_of_n(k, n)}" for arm, (k, n) in failed.items()]
+        failed = self.main_row.failed or {}
+        shares = [
+            f"{label(arm)} {intervals.count_with_interval(k, n)}" for arm, (k, n) in failed.items()
+        ]
         return f"failed: {', '.join(shares)}" if 0 < len(shares) <= 4 else ""
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """The remarks on the verdict that do not change its word."""
-        not_fresh = NOT_FRESH if self.n and not self.turns_on.fresh else ""
-        return tuple(filter(None, (not_fresh, *self.turns_on.footnotes, self.claim.note)))
+        """The remarks that are printed with the verdict but do not change it."""
+        not_fresh = NOT_FRESH if self.n and not self.main_row.fresh else ""
+        return tuple(filter(None, (not_fresh, *self.main_row.footnotes, self.claim.note)))
 
     @property
     def basis(self) -> str:
         """The protocol, scale and task of the verdict, as text: "protocol 12, quick scale, digits,
         not the paper's Breakfast".
         """
-        paper_task = self.claim.printed_on
+        paper_task = self.claim.compared_paper_task
         difference = f", not the paper's {paper_task}"
         if self.scale == "paper" and paper_task.lower().replace("-", "") == self.task:
             difference = ""
@@ -176,10 +181,11 @@ def judge(
     """Return the verdict on one claim on one task from a run frame; no run is trained.
 
     frame: a run frame such as load_runs(), which may also hold runs that the claim does not use.
-    Claims about activations and weights (H10 to H12, H16, E1) need the columns of
-    `with_summaries`. Pass an `Evidence` to judge on the tuning seeds, or to judge runs with other
-    settings. task: None means the first task of the claim that the frame has. Raises ValueError for
-    an unknown claim, and for a frame with several scales, unless `scale` names one of them.
+    Claims about activations and weights (H10 to H12, H16, E1) need the columns that
+    `with_summaries` adds. Pass an `Evidence` to judge on the tuning seeds, or to judge runs with
+    other settings. task: None means the first task of the claim on which the frame has runs. Raises
+    ValueError for an unknown claim, and for a frame with several scales, unless `scale` names one
+    of them.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     if task is None:
@@ -188,14 +194,15 @@ def judge(
     rows = make_rows(claim, evidence, task)
     with_runs = [row for row in rows if row.n]
     deciding = [row for row in rows if row.decides] or (with_runs or rows)[:1]
-    word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
-    decisive = _decisive_row(deciding, word, claim)
-    return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on=decisive)
+    word = rule.claim_verdict([row.word for row in deciding], claim.one_suffices)
+    main_row = _main_row(deciding, word, claim)
+    return Verdict(claim, task, evidence.scale, word, tuple(rows), main_row=main_row)
 
 
-def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
-    """Return the row that gives the claim its word. If several deciding rows have this word, return
-    the best of them if one comparison suffices, else the worst.
+def _main_row(deciding: list[Row], word: str, claim: Claim) -> Row:
+    """Return the row that decides the verdict on a claim (`word`). If several deciding rows have
+    the same verdict as the claim, return the best of these rows if one comparison suffices, and the
+    worst if all comparisons must hold.
     """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
@@ -210,11 +217,11 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task that has runs; for a claim without any runs, one
-    verdict with n = 0.
+    """Return a list with one verdict for each pair of a claim and a task of which the frame has
+    runs, and one verdict with n = 0 for each claim without any runs.
 
     tasks: None means the planned tasks of a claim at the default scale, and all tasks of the frame
-    at other scales. Other arguments as in `judge`.
+    at other scales. The other arguments are as in `judge`.
     """
     evidence = Evidence(frame, scale)
     judged_claims: list[Verdict] = []
@@ -245,16 +252,18 @@ def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 def _row_of_group(
     claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
 ) -> Row:
-    """Return the row for a group of comparisons: that of the comparison which is best by validation
-    on the tuning seeds that all arms of the group have.
+    """Return the row of one comparison of a group: the comparison with the largest mean difference
+    in validation scores, on the tuning seeds that all arms of the group have.
+
+    levels: see `_row`.
     """
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
     arms = dict.fromkeys(arm for comparison in group for arm in comparison.weights)
-    runs = Evidence(evidence, tuning=True).of_arms(arms, task)
+    runs = Evidence(evidence, tuning=True).runs_of_arms(arms, task)
     if runs.missing:
         first = group[0]
-        return Row(first.group, task, first.unit, claim.smallest_of(first), why=runs.missing)
+        return Row(first.group, task, first.unit, claim.smallest_effect(first), why=runs.missing)
     validation = [runs.differences(replace(c, column="validation")).mean() for c in group]
     return _row(claim, group[int(np.argmax(validation))], evidence, task, levels)
 
@@ -262,12 +271,14 @@ def _row_of_group(
 def _row(
     claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = ()
 ) -> Row:
-    """Return the row of one comparison. levels: the one-sided error levels of the two ends of the
-    interval that gives the word; () means the levels of a 95 % interval without a correction.
+    """Return the row of one comparison on a task.
+
+    levels: the one-sided error levels of the lower and of the upper end of the interval that gives
+    the verdict; () means the levels of a 95 % interval without a correction.
     """
-    smallest = claim.smallest_of(comparison)
+    smallest = claim.smallest_effect(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
-    runs = evidence.of_claim(claim, comparison.weights, task)
+    runs = evidence.runs_of_claim(claim, comparison.weights, task)
     differences = runs.differences(comparison)
     finite = np.isfinite(differences)
     if not finite.any():
@@ -276,8 +287,8 @@ def _row(
     low, high = rule.interval(differences)
     why = claim.why_no_word or _why_no_word(claim, comparison, runs, len(differences))
     word, plain_word = (
-        rule.word_of(differences, smallest, *levels),
-        rule.word_of(differences, smallest),
+        rule.comparison_verdict(differences, smallest, *levels),
+        rule.comparison_verdict(differences, smallest),
     )
     return replace(
         row,
@@ -287,7 +298,7 @@ def _row(
         high=high,
         n=len(differences),
         per_seed=tuple(differences.tolist()),
-        paper=claim.printed(comparison, task),
+        paper=claim.paper_difference(comparison, task),
         seeds_to_tell=None if why else rule.seeds_to_tell(differences, smallest, *levels),
         corrected=0 if why or word == plain_word else len(claim.deciding_groups),
         beyond=rule.interval(differences, *levels)[0] > smallest > 0,
@@ -301,8 +312,8 @@ def _row(
 
 
 def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
-    """Return why a comparison has no word: too few pairs of runs, or both sides may be at chance;
-    "" if it has a word.
+    """Return why a comparison has no verdict, as text: it has too few pairs of runs (n), or the
+    accuracies of both sides may be chance. Return "" if it has a verdict.
     """
     if n < rule.FEWEST or claim.runs not in ("tuned", "ladder"):
         return _too_few_pairs(n)
@@ -333,31 +344,33 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
         named = [f"{label(arm)} {count:.0f}" for arm, count in counts if count > threshold]
         if named:
             notes.append(f"{text}: {', '.join(named)} of {n} runs")
-    second_best = Evidence(evidence, tuning=True).of_arms(runs.arms, task, rank=1)
+    second_best = Evidence(evidence, tuning=True).runs_of_arms(runs.arms, task, rank=1)
     differences = second_best.differences(comparison)
     differences = differences[np.isfinite(differences)]
     if len(differences) > 1:
-        amount = points(differences.mean(), *rule.interval(differences), comparison.unit)
+        amount = difference_with_interval(
+            differences.mean(), *rule.interval(differences), comparison.unit
+        )
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
-    shared = intervals.shared_rows(task, evidence.scale)
+    shared = intervals.shared_data_name(task, evidence.scale)
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return notes
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
-    """Return the row of `arm` minus `against` on a task, without a claim. The row's word is that of
-    `rule.better_or_worse`.
+    """Return the row of the comparison `arm` minus `against` on a task, without a claim. The
+    verdict in the row is that of `rule.better_or_worse`.
     """
     is_text = kind_of(task) == "language"
     column, smallest = ("bits", scores.SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
     comparison = minus(arm, against, column=column)
-    # `printed_on` is empty for an id that starts with E: there are no numbers of the paper
+    # The id starts with E, so that the arms are not compared with the paper's numbers.
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
     row = _row(claim, comparison, evidence, task)
     if row.why:
         return row
-    # the differences of the arm that is ahead minus the other arm
+    # for each seed, the arm that is ahead on average minus the other arm
     lead = np.sign(row.effect or 1.0) * np.array(row.per_seed)
     seeds = rule.seeds_to_tell(lead, row.smallest)
     return replace(row, word=rule.better_or_worse(row.per_seed, row.smallest), seeds_to_tell=seeds)
@@ -367,27 +380,27 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
 
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """Return one row for each depth and learning rate of `failure_runs`: the share of None→None
-    runs that fail, with the exact interval for this share.
+    """Return one row for each combination of depth and learning rate in `failure_runs`: the share
+    of None→None runs that fail, in per cent, with the exact interval for this share.
     """
-    cells: dict[str, list[str]] = {}
+    run_ids: dict[str, list[str]] = {}
     for config in experiments.failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
-        cells.setdefault(name, []).append(config.run_id)
+        run_ids.setdefault(name, []).append(config.run_id)
     runs = evidence.runs[evidence.runs.task == task]
     return [
         _failure_row(
-            Row(name, task, "% of runs", claim.smallest), runs[runs.run_id.isin(ids)], len(cells)
+            Row(name, task, "% of runs", claim.smallest), runs[runs.run_id.isin(ids)], len(run_ids)
         )
-        for name, ids in cells.items()
+        for name, ids in run_ids.items()
     ]
 
 
-def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
-    """Return a copy of `row` with the results of its runs on the seeds that both arms have.
+def _failure_row(row: Row, runs: pd.DataFrame, n_rows: int) -> Row:
+    """Return a copy of `row` with the results of `runs` on the seeds that both arms have.
 
-    runs: the runs of NONE and CONTROL at the row's depth and learning rate. cells: the number of
-    combinations of depth and learning rate, for which the word is corrected.
+    runs: the runs of the arms NONE and CONTROL at the row's depth and learning rate. n_rows: the
+    number of combinations of depth and learning rate, for which the verdict is corrected.
     """
     diverged = runs.pivot(index="seed", columns="arm", values="diverged")
     diverged = diverged.reindex(columns=[NONE, CONTROL]).dropna()
@@ -396,7 +409,7 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
         return replace(row, why="not run")
     k, k_control = diverged.sum().astype(int).tolist()
     low, high = intervals.clopper_pearson(k, n)
-    word = failure_word(k, k_control, n, rule.levels(cells, one_suffices=True)[0])
+    word = failure_verdict(k, k_control, n, rule.levels(n_rows, one_suffices=True)[0])
     return replace(
         row,
         word=word,
@@ -405,7 +418,7 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
         high=100 * high,
         n=n,
         per_seed=tuple(100 * diverged[NONE]),
-        corrected=0 if word == failure_word(k, k_control, n) else cells,
+        corrected=0 if word == failure_verdict(k, k_control, n) else n_rows,
         fresh=all(map(is_test_seed, diverged.index)) and not (runs.protocol < VERSION).any(),
         failed={NONE: (k, n), CONTROL: (k_control, n)},
         run_ids=tuple(runs[runs.seed.isin(diverged.index)].sort_values(["arm", "seed"]).run_id),
@@ -414,19 +427,21 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
     )
 
 
-def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
-    """Return the word of H9, if k of n runs without norms and `control` of n runs with norms on
-    both sides failed.
+def failure_verdict(failed: int, control_failed: int, n: int, lower: float = rule.ONE_SIDED) -> str:
+    """Return the verdict on claim H9, if `failed` of n runs without norms and `control_failed` of n
+    runs with norms on both sides of the SSM (the control) failed.
 
     The exact intervals for the two shares of failed runs decide: a share lies above or below a
     value if its whole interval does. "supported": the share without norms lies above one half, and
-    that of the control below one half. "opposite": the share without norms lies below that of the
-    control. "no gain": the share without norms lies below one half. lower: the one-sided error
-    level of the lower end for the share without norms.
+    the share of the control below one half. "opposite": the share without norms lies below the
+    share of the control. "no gain": the share without norms lies below one half. Any other result
+    is "cannot tell", and n < FEWEST gives "no word".
+
+    lower: the one-sided error level of the lower end of the interval for the share without norms.
     """
-    low, _ = intervals.clopper_pearson(k, n, 1 - 2 * lower)
-    _, high = intervals.clopper_pearson(k, n)
-    control_low, control_high = intervals.clopper_pearson(control, n)
+    low, _ = intervals.clopper_pearson(failed, n, 1 - 2 * lower)
+    _, high = intervals.clopper_pearson(failed, n)
+    control_low, control_high = intervals.clopper_pearson(control_failed, n)
     if n < rule.FEWEST:
         return rule.NO_WORD
     if low > 0.5 and control_high < 0.5:

@@ -1,7 +1,8 @@
 """The decorator that registers a command, types of options, and options that commands share.
 
-A type is a function that converts the text of an option to a value. For a wrong text it raises
-ValueError, with the text and the allowed values, and `main` prints the message in one line.
+The type of an option is a function that converts the option's text to a value. For a wrong text the
+function raises ValueError. The message names the text and the allowed values, and `main` prints the
+message in one line.
 """
 
 import argparse
@@ -23,32 +24,39 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Return the converted text. Errors have the type's message, which argparse would omit."""
+        """Return the value to which the option's type converts the text.
+
+        A ValueError of the type keeps its message, which argparse itself would omit.
+        """
         try:
             return self._registry_get("type", action.type, action.type)(text)
         except ValueError as error:
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Raise ValueError, with the nearest choice, unless the value is one of the choices."""
+        """Raise ValueError, which names the nearest choice, if the value is none of the choices."""
         if action.choices is not None and value not in action.choices:
             raise unknown(action.dest, value, action.choices)
 
 
-# Name → command, a function that takes the parsed options and returns the exit code. A command is
-# registered when its module is imported.
+# Map from the name of a command to a function that takes the parsed options and returns the exit
+# code. A command is registered when its module is imported.
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
 def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
-    """Return a function that adds an option to a parser: `add_argument` with these arguments."""
+    """Return a function that adds an option to a parser.
+
+    flags, settings: the arguments of the parser's method `add_argument`.
+    """
     return lambda parser: parser.add_argument(*flags, **settings)
 
 
 def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
-    """Return a decorator that registers a command: a function whose docstring is the help text.
+    """Return a decorator that registers a function as a command.
 
-    options: results of `option`. examples: arguments of the command, shown in the help text.
+    The docstring of the function is the help text. options: results of `option`. examples: texts
+    such as "--seeds 8", which the help text shows after the name of the command.
     """
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -60,12 +68,12 @@ def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
     return register
 
 
-# Fields of RunConfig that --set cannot change, because each has an option of its own.
+# Fields of RunConfig that --set cannot change, because each field has an option of its own.
 FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the values of --set: `["lr=1e-3", "n_layers=8"]` → {"lr": 1e-3, "n_layers": 8}.
+    """Return the values of --set by field: ["lr=1e-3", "n_layers=8"] → {"lr": 1e-3, "n_layers": 8}.
 
     Raises ValueError for an unknown field, a missing value, and a field that is given twice.
     """
@@ -87,13 +95,14 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
         default = getattr(DEFAULTS, name)
         changes[name] = text
         if not isinstance(default, str):
-            with suppress(ValueError, RecursionError):  # RunConfig refuses values that stay text
+            # a value that is not valid JSON stays text, and RunConfig refuses it
+            with suppress(ValueError, RecursionError):
                 changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
     return changes
 
 
 def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return --scheduler, --workers and --runs-dir as keyword arguments of `sweep`."""
+    """Return the options --scheduler, --workers and --runs-dir as keyword arguments of `sweep`."""
     return dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
 
 
@@ -101,7 +110,7 @@ def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return the names that commas separate in a text: "a, b" → ["a", "b"]."""
+    """Return the names in a text of names separated by commas: "a, b" → ["a", "b"]."""
     from mambanorm_study.runs.grid import check_once
 
     parts = [part.strip() for part in text.split(",")]
@@ -111,11 +120,12 @@ def names(text: str) -> list[str]:
     return parts
 
 
-SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed of a range
+# Pattern of one seed, such as `3`, or of a range with its first and last seed, such as `8-15`.
+SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return the number of seeds, for a text such as `8`, or the seeds, for one like `0,3,8-15`."""
+    """Return the number of seeds for a text such as `8`, or a list of seeds for `0,3,8-15`."""
     text = text.replace(" ", "")
     spans = [part.split("-") for part in text.removesuffix(",").split(",")]
     if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text) or any(
@@ -124,7 +134,7 @@ def seeds(text: str) -> int | list[int]:
         raise ValueError(
             f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
         )
-    from mambanorm_study.runs.grid import check_seeds  # imported here: loads torch
+    from mambanorm_study.runs.grid import check_seeds  # imported here, because it loads torch
 
     if text.isdigit():
         return len(check_seeds(int(text), "smoke"))
@@ -133,7 +143,10 @@ def seeds(text: str) -> int | list[int]:
 
 
 def whole_number(minimum: int, maximum: float = inf) -> Callable[[str], int]:
-    """Return the type of an option whose value is a whole number in `minimum`…`maximum`."""
+    """Return the type of an option whose value is a whole number from `minimum` to `maximum`.
+
+    The type is a function that converts the option's text to the number.
+    """
 
     def convert(text: str) -> int:
         if not re.fullmatch("[0-9]{1,15}", text) or not minimum <= int(text) <= maximum:
@@ -145,7 +158,7 @@ def whole_number(minimum: int, maximum: float = inf) -> Callable[[str], int]:
 
 
 def workers(text: str) -> int | str:
-    """Return "auto", or the number of workers in a text."""
+    """Return "auto" for the text "auto", or the number of workers for a text such as "4"."""
     return text if text == "auto" else whole_number(0)(text)
 
 
@@ -199,18 +212,22 @@ TEST_SEEDS_HELP = (
 )
 
 
-def scale(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
-    """Return the option --scale. `default` is named in the help text."""
+def scale_option(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
+    """Return the option --scale. default: what the help text names as the default scale."""
     scales = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
     return option("--scale", type=check_scale, help=f"{scales} (default: {default})")
 
 
-def which_runs(
+def selection_options(
     seeds_help: str = SEEDS_HELP, default_scale: str = "MAMBANORM_SCALE, else quick"
 ) -> tuple[Callable, ...]:
-    """Return the options that select runs: --scale, --tasks, --seeds and --runs-dir."""
+    """Return the options that select runs: --scale, --tasks, --seeds and --runs-dir.
+
+    seeds_help: the help text of --seeds. default_scale: what the help text names as the default
+    scale.
+    """
     return (
-        scale(default_scale),
+        scale_option(default_scale),
         option("--tasks", type=names, metavar="A,B", help="tasks, separated by commas"),
         option("--seeds", type=seeds, metavar="N", help=seeds_help),
         RUNS_DIR,

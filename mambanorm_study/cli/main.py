@@ -1,10 +1,11 @@
 """The entry point of the command line: `mambanorm COMMAND`.
 
-Exit codes: 0 everything was done; 1 a run or a notebook failed; 2 an argument is wrong, and one
-line on stderr says what is allowed; 130 the command was interrupted, and finished runs are stored.
+The exit code is 0 if everything was done, 1 if something failed, such as a run or a notebook, 2 if
+an argument is wrong (one line on stderr says what is allowed), and 130 if the command was
+interrupted (finished runs are stored).
 
-This module imports no large package, and each command imports what it needs, so that `--help` and
-errors in the arguments are quick.
+This module imports no large package, and each command imports what it needs itself. So `--help` and
+errors in the arguments are printed quickly.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             say("interrupted. Finished runs are stored: the same command trains the missing runs.")
             return 130
-        except BrokenPipeError:  # as in `mambanorm runs | head`
+        except BrokenPipeError:  # the reader has closed the pipe, as in `mambanorm runs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (OSError, MemoryError) as error:  # such as a full disk
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_message_for_user(error: Exception) -> bool:
-    """Return True if this project raised the error on purpose, with a message for its user.
+    """Return True if code of this project raised the error on purpose, to tell the user something.
 
     Any other error is a mistake in code, such as a TypeError in a norm that a user wrote.
     """
@@ -78,7 +79,7 @@ def _is_message_for_user(error: Exception) -> bool:
 
 
 def _report_error(error: object, code: int) -> int:
-    """Print the error on stderr and return `code`, the exit code."""
+    """Print the error on stderr and return the exit code `code`."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
     if isinstance(error, OSError) and error.strerror:  # leave out the error number
@@ -126,7 +127,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _shared_options() -> Parser:
-    """Return a parser with the options that are allowed before and after a command's name."""
+    """Return a parser of the options that may stand before or after the name of any command."""
     shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
         "--import",

@@ -1,4 +1,6 @@
-"""Output that several commands share: messages on stderr, dry runs, tables of arms, run results."""
+"""Functions that print what several commands print: messages on stderr, the missing runs and their
+time, the mean scores of arms, and the results of a run.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
 
 
 def say(message: object) -> None:
-    """Print a message as one line on stderr. Cut words of 300 or more characters, such as paths."""
+    """Print a message as one line on stderr. Words of 300 characters or more are cut to 60."""
     text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
     print(f"mambanorm: {text}", file=sys.stderr)
 
 
 def report_failed(frame: pd.DataFrame) -> int:
-    """Return exit code 1, and print the first error, if some runs could not be trained; else 0."""
+    """Return the exit code: 1 if some runs could not be trained, else 0.
+
+    If some runs could not be trained, their number and the first error are printed. frame: a run
+    frame (one row per run).
+    """
     errors = frame["error"][frame["status"] == "failed"]
     if len(errors):
         say(
@@ -37,15 +43,15 @@ def report_failed(frame: pd.DataFrame) -> int:
 
 HOUR_S = 3600.0
 
-# Runs whose `relative_cost` adds up to at most SHORT_COST train within an hour on every task.
+# Runs of every task train within an hour if the sum of their `relative_cost` is at most SHORT_COST.
 SHORT_COST = 5e6
 
 
 def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
     """Return False if --dry-run is given, else True.
 
-    With --dry-run, print how many runs are missing and how long they take. Otherwise, print how
-    long the missing runs take if this is more than an hour.
+    With --dry-run, print how many of the runs are missing and how long they would take. Without
+    --dry-run, print how long the missing runs take, but only if they take more than an hour.
     """
     from mambanorm_study.runs import grid, store
     from mambanorm_study.tables.plan import dry_run, estimate_time
@@ -70,7 +76,10 @@ R2_HEADER = "R² on test (0 % = predicting the training mean), and RMSE in the u
 
 
 def print_arms(frame: pd.DataFrame) -> None:
-    """Print one table per task, with one row per arm: the mean ± sd of the score over seeds."""
+    """Print one table per task, with one row per arm: mean ± sd of the test score over the seeds.
+
+    frame: a run frame (one row per run).
+    """
     from mambanorm_study.tables import run_tables
 
     frame = run_tables.distinguish_arms(frame)
@@ -94,7 +103,7 @@ def print_arms(frame: pd.DataFrame) -> None:
 
 
 def print_run(run: StoredRun) -> None:
-    """Print the results of one stored run."""
+    """Print the test results, the time and the folder of one stored run."""
     from mambanorm_study.tables.run_tables import percent
 
     config, facts = run.config, run.facts

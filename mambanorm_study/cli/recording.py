@@ -1,8 +1,8 @@
-"""Train the runs of the recorded results, part by part, and write them to data/results.
+"""Train the runs of the recorded results, part by part, and write the results to data/results.
 
-`mambanorm record` calls this module. claims/PROTOCOL.md states the plan. A part is written as soon
-as all runs of the part are trained. The run store keeps trained runs, so that a stopped recording
-can be continued.
+`mambanorm record` calls this module. claims/PROTOCOL.md states the plan. The results of a part are
+written as soon as all runs of the part are trained. The run store keeps trained runs, so that a
+stopped recording can be continued.
 """
 
 import subprocess
@@ -52,12 +52,12 @@ DEEP_ARMS = tuple(
 DEEP = dict(n_layers=8)
 DEEP_TUNING, DEEP_SEEDS = tuple(range(40, 44)), tuple(range(52, 60))
 
-# The arms of Table 1 are also tested with these multiples of the steps of `curves`: 300, 1,200 and
-# 2,400 steps.
+# The arms of the paper's Table 1 are also tested on `curves` with these multiples of the task's 600
+# training steps: 300, 1,200 and 2,400 steps.
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
 
-# Largest number of seeds of a part. Parts are small because a stopped recording keeps only complete
-# parts.
+# Largest number of seeds of a part. Parts are small, because the results of a part are written only
+# when the part is complete.
 MAX_SEEDS_OF_PART = 3
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
@@ -67,7 +67,9 @@ RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "prot
 class Part:
     """A part of the recorded results, which is recorded as a whole or not at all.
 
-    find_needed(known runs) returns the configs of all runs that can be planned from known runs.
+    seeds: the seeds on which the part's arms are tested. find_needed: a function that takes the run
+    frame of known runs (one row per run) and returns the configs of all runs of the part that can
+    be planned already. Test runs can be planned only when their tuning runs are known.
     """
 
     name: str
@@ -77,11 +79,12 @@ class Part:
 
 @dataclass(frozen=True)
 class PlannedArms:
-    """Arms that are tested on one task.
+    """Arms, such as RMSN>SSM>GN, that are tested on one task.
 
-    name: name of the parts with the runs of these arms. seeds: test seeds. changes: fields of
-    RunConfig that differ from the scale's preset. tuning_seeds: seeds of the tuning runs, which
-    choose the learning rates; () if these runs are not recorded with the test runs.
+    name: name of the parts with the runs of these arms. seeds: test seeds. changes: a map from the
+    fields of RunConfig that differ from the scale's preset to their values. tuning_seeds: seeds of
+    the tuning runs, which choose the learning rates; () if no tuning runs are recorded with the
+    test runs.
     """
 
     name: str
@@ -94,7 +97,10 @@ class PlannedArms:
     def find_needed(
         self, scale: str, seeds: tuple[int, ...], known: pd.DataFrame
     ) -> list[RunConfig]:
-        """Return the tuning runs and, as soon as all tuning runs are known, also the test runs."""
+        """Return the tuning runs and, if all tuning runs are known, also the test runs.
+
+        seeds: test seeds. known: the run frame of known runs (one row per run).
+        """
         configs = []
         for lr in experiments.lr_grid(self.task, scale) if self.tuning_seeds else ():
             settings = dict(self.changes, scale=scale, lr=lr)
@@ -106,9 +112,9 @@ class PlannedArms:
 
 
 def _planned_arms() -> list[PlannedArms]:
-    """Return the arms that are recorded at STUDY_SCALE, in the order in which they are recorded."""
+    """Return the arms whose runs are recorded at STUDY_SCALE, in the order of recording."""
     arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
-    budgets = [experiments.at_budget("curves", STUDY_SCALE, share) for share in STEPS]
+    budgets = [experiments.budget_changes("curves", STUDY_SCALE, share) for share in STEPS]
     main_tasks = MAIN_TASK.values()
     return [
         *(
@@ -143,9 +149,10 @@ def _planned_arms() -> list[PlannedArms]:
 def parts(
     scale: str, seeds: int | Iterable[int] | None = None, tasks: list[str] | None = None
 ) -> list[Part]:
-    """Return the parts of a scale in the order in which they are recorded.
+    """Return the parts of the results at a scale, in the order of recording.
 
-    seeds: test seeds to use instead of the planned seeds. tasks: return only parts of these tasks.
+    seeds: test seeds to use instead of the planned seeds. tasks: only parts with runs on these
+    tasks are returned.
     """
     test_seeds = None if seeds is None else check_test_seeds(seeds)
     if scale != STUDY_SCALE:
@@ -171,7 +178,11 @@ def parts(
 
 
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
-    """Return one part per task, with the claims' runs, and one part with the notebooks' runs."""
+    """Return the parts of a scale other than STUDY_SCALE.
+
+    There is one part for each task, with the runs for the claims about the task, and a last part
+    with the runs for the notebooks.
+    """
     all_parts = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
@@ -189,10 +200,11 @@ def manifest(
     seeds: int | Iterable[int] | None = None,
     tasks: list[str] | None = None,
 ) -> pd.DataFrame:
-    """Return a table with one row per part.
+    """Return a table with one row per part of the recorded results at a scale.
 
-    Columns: part, seeds, needed (number of runs of the part) and recorded (how many of these runs
-    are in the frame).
+    Columns: part (its name), seeds (text with the first and the last seed), needed (number of runs
+    of the part that can be planned already) and recorded (how many of the needed runs are in
+    `frame`). frame: the run frame of known runs. seeds, tasks: as in `parts`.
     """
     recorded_ids = set(frame.get("run_id", ()))
     rows = []
@@ -210,9 +222,9 @@ def manifest(
 
 
 def protocol_commit() -> str:
-    """Return the commit that last changed PROTOCOL.md, or "unknown" if there is no git repository.
+    """Return the short hash of the commit that last changed PROTOCOL.md; "unknown" without git.
 
-    Append ", changed since" if the file has been edited after this commit.
+    ", changed since" is appended if PROTOCOL.md has been edited after this commit.
     """
     run = partial(subprocess.run, capture_output=True, text=True, cwd=PROTOCOL.parent)
     try:
@@ -224,10 +236,10 @@ def protocol_commit() -> str:
 
 
 def recorded_frame(scale: str, path: Path) -> pd.DataFrame | None:
-    """Return the recorded frame of a scale at `path`, or None if there is no file yet.
+    """Return the run frame that was recorded in the file `path`, or None if there is no file yet.
 
-    Raises ValueError if the file is not a recorded frame of this scale, because recording would
-    overwrite the file, and OSError if the folder cannot be written to.
+    Raises ValueError if the file is not a run frame recorded at this scale, because recording would
+    overwrite the file. Raises OSError if the folder of the file cannot be written to.
     """
     if not CHECKOUT and KIT in path.resolve().parents:
         raise ValueError(
@@ -256,12 +268,13 @@ def record_results(
     path: Path | None = None,
     **sweep_options: Any,
 ) -> Path:
-    """Train and record the parts one after the other, and return the path of the file.
+    """Train and record the parts one after the other, and return the path of the results' file.
 
-    path: by default data/results/<scale>.parquet. The file is written after each part, and a second
-    call continues with the next part. Runs that are in the file or in the kit's recorded results
-    are not trained again. Each new row has the version and the commit of the protocol.
-    sweep_options: scheduler, workers, client and progress, as in `sweep`.
+    path: the file; by default data/results/<scale>.parquet. It is written after each part, and a
+    second call continues with the next part. Runs that are in the file or in the kit's recorded
+    results are not trained again. Each new row has the version of the protocol and the commit that
+    last changed the protocol. seeds, tasks: as in `parts`. sweep_options: scheduler, workers,
+    client and progress, as in `sweep`.
 
     Raises RuntimeError if a run could not be trained; the part of this run is then not recorded.
     Raises ValueError and OSError as `recorded_frame` does, before anything is trained.
@@ -289,7 +302,11 @@ def record_results(
 def _add_runs(
     configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None
 ) -> None:
-    """Add stored runs to the file, except runs that the file or the kit has recorded already."""
+    """Add the stored runs of `configs` to the file `path`, with their diagnostics.
+
+    Runs that are already in the file or in the kit's recorded results are left out. commit: see
+    `protocol_commit`.
+    """
     scale = configs[0].scale
     frame = recorded_frame(scale, path)  # read again: another process may have written it
     recorded_ids = recorded_results.recorded_ids([scale])
@@ -305,17 +322,18 @@ def _add_runs(
     if frame is not None:
         rows = pd.concat([frame, rows], ignore_index=True)
     # write diagnostics first, because a later call skips every run that has a row
-    diagnostics = recorded_results.recorded_inside(path) | _shown_diagnostics(configs, runs_dir)
-    recorded_results.write_inside(diagnostics, path)
+    diagnostics = recorded_results.read_diagnostics(path) | _shown_diagnostics(configs, runs_dir)
+    recorded_results.write_diagnostics(diagnostics, path)
     recorded_results.write_recorded(rows, configs, path)
 
 
 def _shown_diagnostics(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return a map from run_id to diagnostics, for the runs that Figures 9 and 10 show.
+    """Return the diagnostics of those runs that our versions of the paper's Figures 9 and 10 show.
 
-    Arrays of singular values are large, so they are kept for the runs of the first seed only.
+    The result is a map from run_id to a map from the name of a diagnostic to its array. Arrays of
+    singular values are large, so only the runs with the smallest seed keep such arrays.
     """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
     shown_runs = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(

@@ -1,4 +1,6 @@
-"""`mambanorm runs` and `tasks`: list the stored runs; list the tasks or prepare their data."""
+"""The commands `mambanorm runs`, which lists the stored runs, and `mambanorm tasks`, which lists
+the tasks or prepares their data.
+"""
 
 import argparse
 
@@ -6,9 +8,9 @@ from mambanorm_study.basics.settings import KIT, SCALES, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 
-MAX_ROWS = 40  # largest number of runs that are printed
+MAX_ROWS = 40  # largest number of runs that `mambanorm runs` prints
 
-# Columns that are printed
+# Columns of the run frame that `mambanorm runs` prints.
 COLUMNS = [
     "run_id",
     "task",
@@ -25,7 +27,7 @@ COLUMNS = [
 
 
 @arg.command(
-    *arg.which_runs(default_scale="all"),
+    *arg.selection_options(default_scale="all"),
     examples=("", "--tasks digits --scale quick", "--seeds 52-59"),
 )
 def runs(options: argparse.Namespace) -> int:
@@ -58,7 +60,7 @@ def runs(options: argparse.Namespace) -> int:
         metavar="A,B",
         help="download or generate the data of these tasks",
     ),
-    arg.scale(),
+    arg.scale_option(),
     examples=("", "--prepare listops --scale quick"),
 )
 def tasks(options: argparse.Namespace) -> int:

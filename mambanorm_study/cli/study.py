@@ -14,7 +14,7 @@ from mambanorm_study.cli.printing import may_train, report_failed
 
 
 @arg.command(
-    *arg.which_runs(default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}"),
+    *arg.selection_options(default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}"),
     *arg.TRAINING,
     arg.option(
         "--source",
@@ -51,7 +51,7 @@ def study(options: argparse.Namespace) -> int:
     """Train the missing runs, execute the notebooks and write the report."""
     from mambanorm_study.report.plan import plan_study
 
-    # the notebooks read these variables
+    # the notebooks read these environment variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
     if options.fresh is not None:
@@ -66,9 +66,9 @@ def study(options: argparse.Namespace) -> int:
     )
     if options.out:
         writable_folder(options.out, "the report")
-    if not may_train(plan.configs_trained_here, options):
+    if not may_train(plan.configs_to_train, options):
         names = ", ".join(path.stem for path in plan.paths)
-        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
+        n_read = len(set(plan.configs) - set(plan.configs_to_train))
         print(f"{plural(n_read, 'recorded run')} would be read")
         print(f"{plural(len(plan.paths), 'notebook')} would then be executed: {names}")
         return 0
@@ -88,7 +88,7 @@ def study(options: argparse.Namespace) -> int:
         metavar="IDS",
         help="only these claims: H1s,H3s (default: all)",
     ),
-    *arg.which_runs(arg.TEST_SEEDS_HELP),
+    *arg.selection_options(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
     examples=(
         "--seeds 8 --tasks digits",
@@ -102,20 +102,20 @@ def verdicts(options: argparse.Namespace) -> int:
     from mambanorm_study import claims
     from mambanorm_study.claims import pages, plan
     from mambanorm_study.runs.needed_runs import known_runs
-    from mambanorm_study.tables.scores import of_test_seeds
+    from mambanorm_study.tables.scores import select_test_seeds
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = options.scale or default_scale()
-    which = dict(seeds=options.seeds, tasks=options.tasks, scale=scale)
+    selection = dict(seeds=options.seeds, tasks=options.tasks, scale=scale)
     known = known_runs(scale, options.runs_dir)
-    needed = claims.verdict_runs(ids, known, **which)
+    needed = claims.verdict_runs(ids, known, **selection)
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if not may_train(missing, options):
         return 0
-    trained = claims.train_verdicts(ids, **which, **arg.sweep_options(options))
+    trained = claims.train_verdicts(ids, **selection, **arg.sweep_options(options))
     frame = trained.known
     if options.seeds is not None:
-        frame = of_test_seeds(frame, plan.check_test_seeds(options.seeds))
+        frame = select_test_seeds(frame, plan.check_test_seeds(options.seeds))
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {plan.PROTOCOL}\n")
     for verdict in claims.verdicts(frame, ids, scale=scale, tasks=options.tasks):
         print(pages.describe(verdict))
@@ -128,7 +128,7 @@ def verdicts(options: argparse.Namespace) -> int:
         metavar="FILE",
         help="the file to write (default: data/results/<scale>.parquet)",
     ),
-    *arg.which_runs(arg.TEST_SEEDS_HELP),
+    *arg.selection_options(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
     examples=("--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"),
 )
@@ -138,17 +138,17 @@ def record(options: argparse.Namespace) -> int:
     from mambanorm_study.runs import grid, needed_runs, recorded_results
 
     scale = options.scale or default_scale()
-    which = dict(seeds=options.seeds, tasks=options.tasks)
+    selection = dict(seeds=options.seeds, tasks=options.tasks)
     path = Path(options.out or recorded_results.recorded_path(scale)).resolve()
     known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
-    parts = recording.parts(scale, **which)
+    parts = recording.parts(scale, **selection)
     needed = grid.unique(config for part in parts for config in part.find_needed(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print(recording.manifest(known, scale, **which).to_string(index=False))
+        print(recording.manifest(known, scale, **selection).to_string(index=False))
     if not may_train(missing, options):
         return 0
-    recording.record_results(scale, **which, path=path, **arg.sweep_options(options))
+    recording.record_results(scale, **selection, path=path, **arg.sweep_options(options))
     print(f"{path}: {recorded_results.describe_recorded(recorded_results.read_results(path))}")
     return 0
 

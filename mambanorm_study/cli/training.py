@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         type=arg.whole_number(0, 2**32 - 1),
         help="the seed (default: the seed of the preset)",
     ),
-    arg.scale(),
+    arg.scale_option(),
     arg.RUNS_DIR,
     arg.SET,
     *arg.TRAINING,
@@ -65,8 +65,9 @@ def train(options: argparse.Namespace) -> int:
 def _train(config: RunConfig, options: argparse.Namespace) -> int:
     """Train and store a run, and return the exit code.
 
-    With --scheduler, a worker of the scheduler trains the run; else this process does, with a
-    progress bar. If another process is already training the run, wait for that process.
+    With --scheduler, a worker of the scheduler trains the run. Without --scheduler, this process
+    trains the run and shows a progress bar. If another process is already training the run, wait
+    for that process.
     """
     from tqdm.auto import tqdm
 
@@ -86,7 +87,7 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     return 0
 
 
-# Values of --grid; tables/experiments.py defines the arms of each grid
+# Values of the option --grid; tables/experiments.py defines the arms of each grid.
 GRIDS = ("type", "position", "grid", "normvary")
 
 
@@ -100,7 +101,7 @@ GRIDS = ("type", "position", "grid", "normvary")
     arg.option(
         "--grid", choices=GRIDS, help=f"the arms of one part of the study: {', '.join(GRIDS)}"
     ),
-    *arg.which_runs(),
+    *arg.selection_options(),
     arg.SET,
     *arg.TRAINING,
     examples=(
@@ -122,7 +123,7 @@ def sweep(options: argparse.Namespace) -> int:
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if not may_train(configs, options):
         return 0
-    from mambanorm_study.runs.sweep import sweep  # imported here: a dry run needs no Dask
+    from mambanorm_study.runs.sweep import sweep  # imported here, because a dry run needs no Dask
 
     frame = sweep(configs, **arg.sweep_options(options))
     print_arms(frame)
@@ -137,7 +138,7 @@ def sweep(options: argparse.Namespace) -> int:
         metavar="ARM",
         help="the arm to compare with (default: RMSN>SSM>None)",
     ),
-    *arg.which_runs(default_scale=STUDY_SCALE),
+    *arg.selection_options(default_scale=STUDY_SCALE),
     *arg.TRAINING,
     examples=(
         '"None>SSM>GN" --tasks curves',
@@ -158,8 +159,8 @@ def compare(options: argparse.Namespace) -> int:
     known = known_runs(scale, options.runs_dir)
     arms, needed = (options.arm, options.against), []
     for task in tasks:
-        seeds = which_arm.duel_seeds(options.against, task, scale, options.seeds)
-        needed += which_arm.duel_runs(*arms, task, seeds, scale, known)
+        seeds = which_arm.comparison_seeds(options.against, task, scale, options.seeds)
+        needed += which_arm.comparison_runs(*arms, task, seeds, scale, known)
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if not may_train(missing, options):
         return 0
@@ -187,7 +188,7 @@ def compare(options: argparse.Namespace) -> int:
         type=arg.names,
         help=("arms, separated by commas (default: RMSN>SSM>None; on tasks of images, LN>SSM>LN)"),
     ),
-    arg.scale(),
+    arg.scale_option(),
     arg.option(
         "--no-measure", dest="measure", action="store_false", help="do not time any training steps"
     ),

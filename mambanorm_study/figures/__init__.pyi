@@ -6,9 +6,9 @@ from mambanorm_study.figures.accuracy import (
     fig_latency as fig_latency,
     fig_n2_box as fig_n2_box,
     fig_position as fig_position,
+    fig_proposal as fig_proposal,
     fig_single_vs_best as fig_single_vs_best,
     fig_type as fig_type,
-    fig_validation as fig_validation,
 )
 from mambanorm_study.figures.colours import (
     PALETTE as PALETTE,
@@ -36,17 +36,17 @@ from mambanorm_study.figures.lessons import (
     example_batch as example_batch,
     fig_costs as fig_costs,
     fig_descent as fig_descent,
-    fig_effect as fig_effect,
     fig_invariances as fig_invariances,
     fig_memory as fig_memory,
-    fig_parts as fig_parts,
+    fig_missing_parts as fig_missing_parts,
+    fig_norm_effects as fig_norm_effects,
     fig_rows as fig_rows,
     fig_selector as fig_selector,
 )
 from mambanorm_study.figures.lines import (
     fig_curves as fig_curves,
+    fig_lines as fig_lines,
     fig_mistakes as fig_mistakes,
-    fig_over as fig_over,
 )
 from mambanorm_study.figures.sheet import (
     fig_sheet as fig_sheet,

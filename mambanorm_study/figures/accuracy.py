@@ -48,8 +48,8 @@ from mambanorm_study.figures.style import (
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
+    best_arm,
     check_frame,
-    choose,
     describe_frame,
     paper_kind,
     percent,
@@ -61,7 +61,9 @@ GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
 @styled
 def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 1: the test accuracy of the arms, grouped by their number of types of norm."""
+    """Return Figure 1: the test accuracy of the arms, grouped by how many types of norm an arm has
+    (none, one or two).
+    """
     runs = select_runs(frame).dropna(subset="percent")
     types = runs.arm.map(lambda arm: len(set(Arm.parse(arm).norms) - {"None"}))
     runs = runs.assign(x=types.clip(upper=2))
@@ -83,7 +85,9 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
 
 
 def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame) -> None:
-    """Draw the arms of one group around x in the order of their means; label the best arm."""
+    """Draw one group of Figure 1 around x: a small dot per run and a large dot per arm, the arms in
+    the order of their means. Label the best arm.
+    """
     colour = list(GROUPS.values())[x]
     means = runs.groupby("arm").percent.mean().sort_values()
     x_of_arm = pd.Series(x + jitter(len(means), 0.62), means.index)
@@ -101,7 +105,9 @@ def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame) -> No
 
 
 def _paper_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's numbers for the arms in `runs`, as a run frame of the paper's task."""
+    """Return the paper's accuracies for the arms in `runs`, in the form of a run frame with one
+    task: the paper's.
+    """
     kind = paper_kind(runs)
     values = paper_values(kind).drop_duplicates(["task", "arm"])
     values = values[(values.task == MAIN_TASKS[kind]) & values.arm.isin(runs.arm)]
@@ -124,7 +130,7 @@ def _bars_beside_paper(
     norms: the ticks of the x axis. groups: legend entry → style of its bars; the first entry is for
     arms with a norm before the SSM, the last for all other arms. An arm whose norm is not in
     `norms` is drawn as a red line at its mean. section: the section of the paper that prints most
-    of these numbers; the caption names the arms whose numbers are from other sections.
+    of the paper's numbers; the caption names the arms whose numbers are from other sections.
     """
     paper = _paper_runs(runs)
     all_runs = pd.concat([runs, paper])
@@ -158,7 +164,9 @@ def _bars_beside_paper(
 
 @styled
 def fig_type(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 5: arms with the same norm at both sites, beside the paper's numbers."""
+    """Return Figure 5: the test accuracy of arms with the same norm at both sites, beside the
+    paper's.
+    """
     return _bars_beside_paper(
         select_runs(frame, [f"{norm}>SSM>{norm}" for norm in PAPER_NORMS]),
         fresh,
@@ -172,7 +180,8 @@ def fig_type(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> Study
 
 @styled
 def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
-    """Return Figure 6 and Table 1: each norm before or after the SSM, beside the paper's numbers.
+    """Return Figure 6 and Table 1: the test accuracy with each norm before or after the SSM, beside
+    the paper's numbers.
 
     A bar is an arm with one norm. The red line is the arm without a norm.
     """
@@ -192,12 +201,12 @@ def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
 def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
     """Return Figure 7: for each N2, the arm N2→N2 against the best arm N1→N2 with N1 ≠ N2.
 
-    The best arm ("best combination") has the highest mean validation accuracy. The figure shows
-    test accuracy.
+    The best arm ("best combination") is the arm with the highest mean validation accuracy. The
+    figure shows test accuracy.
     """
     runs = select_runs(frame, [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES])
     combinations = runs[runs.n1 != runs.n2].groupby(["task", "n2"])
-    best = {(task, choose(of_n2, task)) for (task, _), of_n2 in combinations}
+    best = {(task, best_arm(of_n2, task)) for (task, _), of_n2 in combinations}
     is_best = np.array([pair in best for pair in zip(runs.task, runs.arm, strict=True)])
     groups = {"single: N₂→N₂": dict(markerfacecolor="white"), "best combination, its N₁ above": {}}
     single, combination = groups
@@ -205,7 +214,7 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
     drawn_runs = runs.assign(tick=runs.n2, norm=runs.n2, group=group)[
         is_best | (runs.n1 == runs.n2)
     ]
-    fig, panels = arm_panels(drawn_runs, fresh, NORM_CHOICES, groups, AFTER_SSM, join="tick")
+    fig, panels = arm_panels(drawn_runs, fresh, NORM_CHOICES, groups, AFTER_SSM, joined_by="tick")
     for (task, n1, n2), rows in runs[is_best].groupby(["task", "n1", "n2"]):
         write_above(panels[task], NORM_CHOICES.index(n2) + 0.2, rows.percent.max(), n1, 7.5)
     for ax in panels.values():
@@ -226,7 +235,9 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
 
 @styled
 def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
-    """Return Figure 8: for each N2, a box plot of the mean accuracies of the arms N1→N2, N1≠N2."""
+    """Return Figure 8: for each N2, a box plot of the mean test accuracies of the arms N1→N2,
+    N1≠N2.
+    """
     arms = [f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES for n2 in NORM_CHOICES if n1 != n2]
     runs = select_runs(frame, arms)
     fig, panels = task_panels(runs, chance=False)
@@ -249,7 +260,7 @@ def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
 
 
 def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
-    """Draw one box per N2, and in each box one dot per N1."""
+    """Draw one box per N2, and in each box one dot per N1: the mean accuracy of the arm N1→N2."""
     ax.boxplot(
         [means.percent[means.n2 == n2] for n2 in NORM_CHOICES],
         positions=range(len(NORM_CHOICES)),
@@ -269,7 +280,7 @@ def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
 
 
 @styled
-def fig_validation(
+def fig_proposal(
     frame: pd.DataFrame,
     n1s: Sequence[str] = ("RMSN", "NormVary"),
     *,
@@ -284,7 +295,7 @@ def fig_validation(
     drawn_runs = runs.assign(tick=runs.n2, group=runs.n1, norm=runs.n1)
     groups = {n1: {} for n1 in n1s}
     fig, _ = arm_panels(
-        drawn_runs, fresh, n2s, groups, AFTER_SSM, join="group", group_distance=0.24
+        drawn_runs, fresh, n2s, groups, AFTER_SSM, joined_by="group", group_distance=0.24
     )
     return finish(
         fig,
@@ -332,9 +343,8 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> StudyFigure:
     panels = list(latency.groupby("rows"))
     fig, axes = new_figure(1, len(panels), height=3.6, sharey=True)
     styles = arm_styles(list(runs.arm.unique()))
-    markers = dict(
-        zip(styles, "oDs^vP*Xhp<>dH8", strict=False)
-    )  # `styles` gives arms of one norm the same marker
+    # other markers than in `styles`, which gives arms with the same norm the same marker
+    markers = dict(zip(styles, "oDs^vP*Xhp<>dH8", strict=False))
     for ax, (n, times) in zip(axes[0], panels, strict=True):
         for time in times[times.arm.isin(runs.arm)].itertuples():
             score = 100 * runs.test_accuracy[runs.arm == time.arm]

@@ -42,8 +42,8 @@ INDIGO, TEAL = "#5D5FA8", "#3E7D7A"
 # Colours for norms without an entry in LOOKS, and for labels that are neither a norm nor an arm.
 SPARE_COLOURS = (INDIGO, "#7A5C3E", TEAL, "#A23B4B", "#6B8E23")
 
-# Figure 1's red, yellow and blue. The yellow is darker than the paper's yellow, because RMSN is
-# drawn in yellow.
+# The red, yellow and blue of the paper's Figure 1, for arms with no norm, one type of norm and two
+# types. The yellow is darker than the paper's yellow, because RMSN is drawn in yellow.
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
 BEST = "#C2188F"
 
@@ -51,7 +51,8 @@ WHITE, INK, GREY, PALE = "#FFFFFF", "#2B2B2B", "#767676", "#E9E9E9"
 AXIS_GREY, BOX_GREY, BAR_GREY = "#9A9A9A", "#8A8A8A", "#B9B9B9"
 DARK_GREY, SSM_GREY, CELL_GREY = "#505050", "#3B3F46", "#F6F6F4"
 
-# Word of a verdict → colour, which is readable as text on white and as background of white text.
+# Word of a verdict (its outcome) → a colour that is readable as text on white and as background of
+# white text.
 WORD_COLOURS = {
     "supported": COMBINATION,
     "no gain": "#6B4FA0",
@@ -92,7 +93,9 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def norm_colour(name: str) -> str:
-    """Return the colour of a norm, or a spare colour that depends on the name if LOOKS lacks it."""
+    """Return the colour of a norm; for a norm without an entry in LOOKS, a spare colour that
+    depends on the norm's name.
+    """
     return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
 
 
@@ -106,7 +109,8 @@ def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
 
     An arm has the colour and marker of its N2, or of its N1 if N2 is None. Labels with the same
     marker have different dashes. Arms with norms at further sites have hollow markers. A label that
-    is the name of a norm has that norm's colour and marker; any other label has spare ones.
+    is the name of a norm has that norm's colour and marker; any other label has a spare colour and
+    marker.
     """
     styles, uses = {}, Counter()
     for i, label in enumerate(labels):

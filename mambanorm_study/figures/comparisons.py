@@ -67,7 +67,7 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         annot_kws=dict(fontsize=8, color=INK),
         fmt="",
         ax=ax,
-        # all colours are paler than the text
+        # only the pale part of the colour map, because the text in the cells is dark
         cmap=list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))),
         vmin=np.nanquantile(means, 0.1),
         linewidths=2,
@@ -139,7 +139,9 @@ def fig_pairs(
 
 
 def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
-    """Draw the differences of one task, a row per pair. Return True if an interval is cut off."""
+    """Draw the differences of one task, a row per pair. Return True if an interval is cut off at
+    the edge of the axis.
+    """
     for y, row in enumerate(rows.itertuples()):
         is_open = row.colour == GREY
         draw_estimate(
@@ -155,7 +157,8 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
         )
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
-    # on an axis with a whole interval from two seeds, the dots of the seeds could coincide
+    # an interval from two seeds can be so wide that the dots of the seeds would coincide on an axis
+    # with the whole interval
     is_cut = rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed
     if is_cut:
         ax.set_xlim(-2 * furthest_seed, 2 * furthest_seed)
@@ -170,7 +173,8 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
 
 
 def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
-    """Return the differences row.a − row.b of runs in `fresh`, one per seed, in the row's unit.
+    """Return the differences of arm row.a minus arm row.b between runs in `fresh`, one per seed, in
+    the row's unit.
 
     The list is empty if `fresh` lacks one of the two arms.
     """
@@ -187,7 +191,8 @@ def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
 def fig_site_gains(
     table: pd.DataFrame, caption: str, *, fresh: pd.DataFrame | None = None
 ) -> StudyFigure:
-    """Return the gain of a norm at one further site over Mamba's RMSN→None, one panel per task.
+    """Return a figure of how much a norm at one further site gains in Mamba's RMSN→None, one panel
+    per task.
 
     table: rows of `contrasts.site_gains`. caption: scale and seeds. A large marker is a mean gain
     with its 95 % t-interval; the shape of the marker shows the norm, and the marker is filled if
@@ -283,7 +288,9 @@ def fig_card(
 
 
 def _row_and_norm(arm: str) -> tuple[int, str]:
-    """Return the row of an arm in `fig_card`, and the arm's only norm or TWO_NORMS."""
+    """Return the row (0 to 3) in which `fig_card` draws an arm, and the arm's only norm, or
+    TWO_NORMS for an arm with two norms or with a norm at a further site.
+    """
     n1, n2, further = Arm.parse(arm)
     if further or len({n1, n2} - {"None"}) > 1:
         return 3, TWO_NORMS

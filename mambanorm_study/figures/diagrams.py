@@ -1,8 +1,9 @@
 """Diagrams: the cells that share a statistic (Figure 2), the block (Figures 3 and 4), and the four
 directions of the cross-scan.
 
-All diagrams are computed from the code: from the registered norms with their `axes` and `causal`,
-the arm notation, and `cross_scan`. They show no training runs, so their captions name no seeds.
+All diagrams are computed from the code: from the attributes `axes` and `causal` of the registered
+norms, the notation of arms, and `cross_scan`. They show no training runs, so their captions name no
+seeds.
 """
 
 import itertools
@@ -35,12 +36,13 @@ SHAPE, GROUPS = (3, 5, 4), 2  # (B, L, D) of the drawn box of cells; number of g
 
 
 def influencing_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
-    """Return a boolean mask (B, L, D) of the input cells that one output value depends on.
+    """Return a boolean mask (B, L, D) of the input cells that one output value of a norm depends
+    on.
 
     The output value is at the last channel of the last position of the first row. It depends on an
     input cell if its gradient with respect to this cell is not zero. The mask is all False if the
-    value depends only on the input cell at its own place. training: put the norm in train mode,
-    else in eval mode.
+    value depends only on the input cell at the same row, position and channel. training: put the
+    norm in train mode, else in eval mode.
     """
     norm = create_norm(name, SHAPE[2], groups=groups).double().train(training)
     draw = torch.Generator().manual_seed(0)
@@ -126,7 +128,7 @@ class Box(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """The fill colour."""
+        """The fill colour of the box."""
         norm = self.text.rpartition(": ")[2]
         ground = SSM_GREY if self.text == "SSM" else WHITE
         return norm_colour(norm) if norm in NORMS else ground
@@ -150,7 +152,8 @@ SSM_INPUTS = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
 
 
 def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
-    """Return the boxes of an arm's block by key; the main branch is first, in the order of Eq. 1–3.
+    """Return a map from key to box for the block of an arm; the boxes of the main branch are first,
+    in the order of the paper's Eq. 1–3.
 
     The key of the box of a further site is "+" and the name of the site, such as "+conv".
     """
@@ -187,7 +190,10 @@ def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
 
 
 def _draw_box(ax: Axes, key: str, box: Box, fontsize: float) -> None:
-    """Draw a box with its text and, above the box of a norm, the name of the norm's site."""
+    """Draw a box with its text and, above the box of a norm, the name of the norm's site.
+
+    key: the key of the box in `diagram_boxes`.
+    """
     text, x, y = box
     if text in "⊗⊕":
         _write(ax, x, y, text, fontsize * 1.9)

@@ -1,6 +1,6 @@
 """What happens inside a model: the paper's Figures 9 and 10, Appendix B, and NormVary's weights.
 
-The parameter `caption` states scale and seeds (`run_tables.describe_frame`). Norms and singular
+The parameter `caption` states scale and seeds (`run_tables.describe_frame`). L2 norms and singular
 values have no unit, so their axes are in arbitrary units (a.u.).
 """
 
@@ -45,16 +45,17 @@ PHASES = {
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "control, normalized": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
-# Registry names of NormVary's members; its LN and RMSN take statistics over D·L (Eq. 11–12).
+# Registry names of NormVary's members. NormVary's LN and RMSN take statistics over D·L (Eq. 11–12
+# of the paper).
 MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
 
 
 @styled
 def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigure:
-    """Return Figure 9: log₁₀ ‖y‖₂ of the median and the largest token after each block.
+    """Return Figure 9: log₁₀ of the median and of the largest ‖y‖₂ of a token after each block.
 
     y is the residual stream in train mode; each arm has a panel. A cross marks a block after which
-    some tokens are not finite; norms that are not finite are not drawn. frame: rows of
+    some tokens are not finite; values that are not finite are not drawn. frame: rows of
     `growth.norms_by_depth` for one task and one number of layers; it may have the columns scale and
     seed. phase: the value of the column `phase` that is drawn. Raises ValueError for several tasks
     or numbers of layers, and for an unknown phase.
@@ -103,12 +104,13 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
 def fig_outputs(
     frame: pd.DataFrame, arrays_by_run: dict[str, dict[str, np.ndarray]], caption: str
 ) -> StudyFigure:
-    """Return Figure 9 at the end of training: log₁₀ ‖y‖₂ of the largest token after each block.
+    """Return Figure 9 at the end of training: log₁₀ of the largest ‖y‖₂ of a token after each
+    block.
 
-    y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel
-    and each run a line, which is red and dashed if the run ended non-finite. frame: rows of a run
-    frame. arrays_by_run: run_id → arrays with `ring_outputs` (steps, layers), the largest ‖y‖₂ of a
-    token after each block in the last steps of the run. Runs without arrays are left out.
+    y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel.
+    Each run has a line, red and dashed if the run ended non-finite. frame: rows of a run frame.
+    arrays_by_run: run_id → arrays with `ring_outputs` (steps, layers), the largest ‖y‖₂ of a token
+    after each block in the last steps of the run. Runs without arrays are left out.
     """
     label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
     runs = frame[frame.run_id.isin(arrays_by_run)]
@@ -221,11 +223,13 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
 
 @styled
 def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
-    """Return the learned weights of NormVary's members, the norms that it mixes, over training.
+    """Return a figure of the learned weights with which NormVary mixes five norms, its members,
+    over training.
 
-    Each NormVary of the model (at most six) has two panels: the weights of the means above, the
-    weights of the variances below. arrays: `step` (T,), `mixture` (T, norms, 2, 5) with the norms
-    in the order of depth, and `part_norms` (T, layers, 4). Raises ValueError without `mixture`.
+    Each NormVary of the model (at most six) has two panels: the weights of the members' means
+    above, the weights of the members' variances below. arrays: `step` (T,), `mixture` (T, number of
+    NormVarys, 2, 5) in the order of depth, and `part_norms` (T, layers, 4). Raises ValueError
+    without `mixture`.
     """
     if "mixture" not in arrays:
         raise ValueError("the arrays have no `mixture`: only runs with NormVary record it")
@@ -245,8 +249,8 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
         name: dict(color=norm_colour(name), marker=norm_marker(name), linewidth=1.4)
         for name in MEMBERS
     }
-    # the line of RMSN-DL is drawn later and covers the line of LN-DL where the
-    # mean over the channels is near zero
+    # wide, because the line of RMSN-DL is drawn later and covers the line of LN-DL where the mean
+    # over the channels is near zero
     styles["LN-DL"]["linewidth"] = 4.0
     fig, axes = line_panels(
         pd.DataFrame(rows),

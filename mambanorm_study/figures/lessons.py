@@ -31,7 +31,8 @@ from mambanorm_study.tasks.base import Split
 
 @styled
 def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
-    """Return the loss over two weights as contours, with the path of gradient descent.
+    """Return the loss over two weights as contours, with the path of gradient descent, one panel
+    per way of scaling the features.
 
     bowls: way of scaling the features → `lessons.preprocessing.Bowl`.
     """
@@ -95,9 +96,9 @@ def fig_invariances(table: pd.DataFrame) -> StudyFigure:
 
 @styled
 def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
-    """Return a heat map of the half-life of every state in steps, log 2 / (Δ·|A|).
+    """Return a heat map of the half-life of every state of an SSM, in steps: log 2 / (Δ·|A|).
 
-    delta: (channels,). A: (channels, N).
+    delta: Δ (channels,). A: (channels, N), N states per channel.
     """
     half_life = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
     fig, ((ax,),) = new_figure(height=3.0)
@@ -118,11 +119,11 @@ def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
 
 
 @styled
-def fig_parts(frame: pd.DataFrame) -> StudyFigure:
+def fig_missing_parts(frame: pd.DataFrame) -> StudyFigure:
     """Return the test accuracy of one-block models that lack one part, one panel per task.
 
     A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance. frame: a
-    run frame with the columns epochs and without (the name of the missing part).
+    run frame with the additional columns `without`, the name of the missing part, and `epochs`.
     """
     runs = frame.assign(
         percent=100 * frame.test_accuracy,
@@ -145,8 +146,8 @@ def fig_parts(frame: pd.DataFrame) -> StudyFigure:
 
 
 @styled
-def fig_effect(x: Tensor, names: Sequence[str]) -> StudyFigure:
-    """Return one row of x (B, L, D) before and after each norm, as images of D × L.
+def fig_norm_effects(x: Tensor, names: Sequence[str]) -> StudyFigure:
+    """Return the first row of x (B, L, D) before and after each norm, as images of D × L.
 
     The norms are applied to the whole batch. Norms change the range of the values, so each panel
     has its own colour scale, which ends at ± the panel's largest magnitude, written below the
@@ -192,10 +193,10 @@ def mean_sd(values: Tensor) -> str:
 
 @styled
 def fig_rows(split: Split, caption: str = "") -> StudyFigure:
-    """Return a figure of the first eight sequences of a split with their labels.
+    """Return a figure of the first eight sequences of a split with their classes.
 
-    A sequence of n² real numbers is drawn as an image of n × n pixels, any other as one line of
-    pixels.
+    A sequence of n² real numbers is drawn as an image of n × n pixels, any other sequence as one
+    line of pixels.
     """
     fig, axes = new_figure(1, 8, height=1.9)
     for ax, sequence, label in zip(axes[0], split.inputs[:8], split.labels[:8], strict=True):
@@ -234,7 +235,7 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
 
     log: the frame of `weight_log.selector_weights`, with the columns block, depth, label, and w0.
     """
-    names = {"n1": "attention", "n2": "feed-forward"}  # norm → its part of the block
+    names = {"n1": "attention", "n2": "feed-forward"}  # norm → branch with this norm
     branch = log.block.str.rpartition(".")[2].replace(names)
     rows = "block " + log.depth.astype(str) + ", " + branch
     table = log.assign(row=rows).pivot(index="row", columns="label", values="w0")

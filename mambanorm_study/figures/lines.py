@@ -63,12 +63,13 @@ def line_panels(
     dots: bool = False,
     **line_options,
 ):
-    """Return a figure of the column `y` over the column `x`, and its axes.
+    """Return a figure of the column `y` over the column `x`, and the list of its axes.
 
-    The figure has one panel per value of the column `panel`, and in each panel one line per value
-    of the column `by`. styles: value of `by` → line style; None means the styles of arms. across:
-    the largest number of panels in a row. row_height: inches. dots: also draw a small dot per row
-    of the frame. Further keywords go to `seaborn.lineplot`.
+    The figure has one panel per value of the column `panel` ("" means a single panel), and in each
+    panel one line per value of the column `by`. styles: value of `by` → line style; None means the
+    styles of arms. across: the largest number of panels in a row. row_height: inches. legend: where
+    the legend is, as in `Figure.legend`. dots: also draw a small dot per row of the frame. Further
+    keywords go to `seaborn.lineplot`.
     """
     panels = list(frame.groupby(panel, sort=False)) if panel else [("", frame)]
     base = dict(markersize=4.5, linewidth=1.5)
@@ -107,7 +108,7 @@ def line_panels(
 
 
 @styled
-def fig_over(
+def fig_lines(
     frame: pd.DataFrame,
     x: str,
     by: str,
@@ -119,7 +120,8 @@ def fig_over(
     x_label: str = "",
     caption: str = "",
 ) -> StudyFigure:
-    """Return lines of the mean of the column `value` over the column `x`, and one dot per seed.
+    """Return a figure of lines, the mean of the column `value` over the column `x`, and one dot per
+    seed.
 
     Each value of the column `by` has a line. panel: a column with one panel per value; "" means a
     single panel. band: a key of BANDS, for the bands around the lines. x_label: "" means the label

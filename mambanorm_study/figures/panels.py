@@ -27,7 +27,8 @@ AFTER_SSM = "N₂, the norm after the SSM"
 
 
 def select_runs(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the runs of `arms` (None means all arms) with a column `percent`, the test accuracy.
+    """Return the runs of `arms` (None means all arms) with a column `percent`, the test accuracy in
+    per cent.
 
     Raises ValueError if none of the arms was run, or if an arm has two runs of one seed on a task.
     """
@@ -43,16 +44,18 @@ def select_runs(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.Da
 
 
 def fresh_in_percent(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `fresh` with a column `percent`, the test accuracy; no rows if `fresh` is None."""
+    """Return `fresh` with a column `percent`, the test accuracy in per cent. If `fresh` is None or
+    empty, return a frame with the columns of `runs` and no rows.
+    """
     if fresh is None or fresh.empty:
         return runs.iloc[:0]
     return fresh.assign(percent=100 * fresh.test_accuracy)
 
 
 def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
-    """Return a figure with one empty panel per task, and a dict of the axes by task.
+    """Return a figure with one empty panel per task, and a map from task to axes.
 
-    chance: draw a dotted line at chance accuracy. height: of a row of panels, in inches.
+    chance: draw a dotted line at chance accuracy. height: height of a row of panels, in inches.
     """
     tasks = runs.task.unique()
     fig, axes = panel_grid(len(tasks), 3, row_height=height)
@@ -80,16 +83,16 @@ def arm_panels(
     label: str,
     *,
     bar: bool = False,
-    join: str = "",
+    joined_by: str = "",
     group_distance: float = 0.4,
 ):
-    """Return a figure of each arm's mean, seeds and `fresh` runs, and a dict of its axes by task.
+    """Return a figure of each arm's mean, seeds and `fresh` runs, and a map from task to axes.
 
     runs: from `select_runs`, with the further columns `tick` (one of `ticks`), `group` (a key of
-    `groups`), and `norm`, which gives the colour. label: of the x axis. groups: group → style of
-    its means. group_distance: between the first and the last group at a tick. bar: draw a mean as a
-    bar with its standard deviation instead of a large dot. join: a column; lines connect the means
-    of rows with the same value in this column.
+    `groups`), and `norm`, which gives the colour. groups: group → style of its means. label: text
+    below the x axis. bar: draw a mean as a bar with its standard deviation instead of a large dot.
+    joined_by: a column; lines connect the means of rows with the same value in this column.
+    group_distance: distance on the x axis between the first and the last group at a tick.
     """
     fig, panels = task_panels(runs, chance=bar)
     offsets = dict(zip(groups, jitter(len(groups), group_distance), strict=True))
@@ -102,7 +105,7 @@ def arm_panels(
         diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
         diamond_x = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
         ax.plot(diamond_x, diamonds, **fresh_marker(INK if bar else first.colour))
-    for (task, _), rows in runs.groupby(["task", join]) if join else ():
+    for (task, _), rows in runs.groupby(["task", joined_by]) if joined_by else ():
         means = rows.groupby("x").percent.mean()
         panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
     for ax in panels.values():
@@ -130,7 +133,7 @@ def _draw_arm(ax: Axes, rows: pd.DataFrame, mean_style: dict, bar_width: float) 
 
 
 def _legend_handle(group: str, mean_style: dict, bar: bool) -> Patch | Line2D:
-    """Return the legend entry of a group."""
+    """Return the legend entry of a group: a rectangle if `bar` is True, else a marker."""
     if bar:
         return Patch(label=group, color=GREY, **mean_style)
     style = dict(color=PALETTE.get(group, GREY), marker=norm_marker(group), markersize=8)

@@ -1,4 +1,5 @@
-"""The sheet of the norms: one A4 page to print, with a card for each norm of the registry.
+"""The sheet of the norms: one A4 page to print, with a small card (equation and properties) of each
+registered norm.
 
 Cells that share a statistic are hatched as well as coloured, for printers without colour.
 """
@@ -17,7 +18,7 @@ from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
 from mambanorm_study.figures.diagrams import axes_text, draw_cells, influencing_cells
 from mambanorm_study.figures.style import StudyFigure, styled
 
-COLUMNS, ROWS = 2, 8  # of cards; for more than 16 norms, more rows of flatter cards
+COLUMNS, ROWS = 2, 8  # of cards; more than 16 norms get more rows of flatter cards
 WIDEST = 52  # characters in the longest line of a card
 INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
@@ -58,7 +59,9 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
 
 
 def _draw_card(ax: Axes, entry: NormEntry) -> None:
-    """Draw the card of one norm: the cells of a statistic on the left, facts on the right."""
+    """Draw the card of one norm: on the left the cells that share a statistic, on the right the
+    equation and the properties.
+    """
     ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, influencing_cells(entry.name), norm_colour(entry.name), hatch="//////")
@@ -77,7 +80,8 @@ def _draw_card(ax: Axes, entry: NormEntry) -> None:
 def equation(entry: NormEntry) -> list[str]:
     """Return the equation of a norm and then its conditions, each as LaTeX between dollar signs.
 
-    An equation that already has dollar signs, around LaTeX among words, is returned unchanged.
+    An equation that already has dollar signs, because it mixes words and LaTeX, is the only item of
+    the list and unchanged.
     """
     if "$" in entry.equation:
         return [entry.equation]

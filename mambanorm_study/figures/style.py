@@ -170,7 +170,7 @@ def whole_ticks(ax: Axes) -> None:
 def fresh_note(fresh: pd.DataFrame | None) -> str:
     """Return the caption part on the reader's own runs: "diamonds: your own runs, seed 12,345".
 
-    fresh: a run frame of these runs. Returns "" if there are none.
+    fresh: a run frame of these runs. Returns "" if the frame is None or empty.
     """
     if fresh is None or fresh.empty:
         return ""
@@ -193,8 +193,8 @@ def seeds_note(frame: pd.DataFrame) -> str:
 def log_axis(ax: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers such as 0.1, 0.2, 0.5 and 1 at its ticks.
 
-    An axis over a factor of 200 or more has ticks at powers of ten only. All panels that share this
-    y axis are changed.
+    An axis whose ends differ by a factor of 200 or more has ticks at powers of ten only. All panels
+    that share this y axis are changed.
     """
     ax.set_yscale("log")
     low, high = ax.get_ylim()
@@ -246,5 +246,7 @@ def spaced_indices(n: int, at_most: int) -> list[int]:
 
 
 def jitter(n: int, width: float = 0.16) -> np.ndarray:
-    """Return n offsets from −width/2 to width/2, which keep the dots of several seeds apart."""
+    """Return n evenly spaced offsets from −width/2 to width/2, which keep the dots of several seeds
+    apart.
+    """
     return np.linspace(-width / 2, width / 2, n) if n > 1 else np.zeros(n)

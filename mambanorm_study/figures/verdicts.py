@@ -39,7 +39,8 @@ UNIT_NAMES = {
 
 
 class Row(NamedTuple):
-    """One row of a figure: its name, a comparison of arms, and on the right its word and a note.
+    """One row of a figure: on the left its name, in the middle a comparison of arms, on the right
+    the word of the comparison (its outcome, such as "supported") and a note.
 
     comparison: a `claims.verdict.Row`.
     """
@@ -53,7 +54,8 @@ class Row(NamedTuple):
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> StudyFigure:
-    """Return the deciding comparison and its interval, one row per claim and task.
+    """Return a figure of the comparison that decides each verdict, with its interval: one row per
+    claim and task.
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
@@ -65,7 +67,7 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
     verdicts = sorted(verdicts, key=lambda verdict: words.index(verdict.word))
     panels: dict[str, list[Row]] = {unit: [] for unit in SHARED_UNITS}
     for verdict in verdicts:
-        unit = verdict.turns_on.unit
+        unit = verdict.main_row.unit
         panel = unit if unit in SHARED_UNITS else verdict.claim.id
         panels.setdefault(panel, []).append(_row_of_verdict(verdict))
     rows = [panel for panel in panels.values() if panel]
@@ -82,9 +84,9 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
         "large dot and line: mean difference and 95 % interval; small dots: seeds",
-        *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.turns_on.paper)]),
+        *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.main_row.paper)]),
         "* not fresh: earlier versions of the rule have judged these runs"
-        if any(not verdict.turns_on.fresh for verdict in run)
+        if any(not verdict.main_row.fresh for verdict in run)
         else "",
         "an arrow points to an effect beyond the axis" if any(is_cut) else "",
         *_meanings([verdict.word for verdict in verdicts]),
@@ -95,14 +97,14 @@ def _row_of_verdict(verdict) -> Row:
     """Return the row of a verdict. The row's note gives the effect, the paper's number, the
     comparison, and the reason if the word is "cannot tell" or "no word".
     """
-    row, star, note = verdict.turns_on, "", verdict.reason or "not run"
+    row, star, note = verdict.main_row, "", verdict.reason or "not run"
     if verdict.n:
         paper = f"; paper {row.paper:+.1f}".replace("-", "−") if np.isfinite(row.paper) else ""
         reason = fill(verdict.reason, 60, max_lines=1, placeholder=" …")
         note = f"{row.amount}{paper}\n{row.comparison}, {verdict.task}\n{reason}".rstrip()
         star = "" if row.fresh else " *"
     name = fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
-    return Row(name, row, verdict.word, verdict.said + star, note)
+    return Row(name, row, verdict.word, verdict.as_text + star, note)
 
 
 def _meanings(words: Iterable[str]) -> list[str]:
@@ -112,11 +114,14 @@ def _meanings(words: Iterable[str]) -> list[str]:
 
 
 def _mark_captions(verdicts_with_paper: Sequence) -> tuple[str, str]:
-    """Return the captions of the grey ticks and of the hollow diamonds.
+    """Return the parts of the caption that explain the grey ticks and the hollow diamonds.
 
-    The second caption is "" if no verdict has a number of the paper.
+    The second part is "" if `verdicts_with_paper`, the verdicts with a number of the paper, is
+    empty.
     """
-    tasks = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in verdicts_with_paper))
+    tasks = ", ".join(
+        dict.fromkeys(verdict.claim.compared_paper_task for verdict in verdicts_with_paper)
+    )
     diamond = f"hollow diamond: the paper's own number, on {tasks}" if tasks else ""
     return "grey tick: the smallest effect of interest", diamond
 
@@ -141,10 +146,11 @@ def _draw_rows(ax: Axes, rows: Sequence[Row]) -> None:
 
 
 def _cut_axis(ax: Axes, rows: Sequence[Row]) -> bool:
-    """Cut the x axis at 2.5 times the median reach of its rows if one row reaches much further.
+    """Cut the x axis at a limit, 2.5 times the median reach of the rows, if the reach of a row is
+    more than 1.5 times this limit. Return True if the axis was cut.
 
-    The reach of a row is the largest magnitude of its effect, interval and paper's number. Return
-    True if the axis was cut.
+    The reach of a row is the largest magnitude of its effect, interval and paper's number. The axis
+    of fewer than three rows is never cut.
     """
     run = [(y, row.word, row.comparison) for y, row in enumerate(rows) if row.comparison.n]
     reach = [np.nanmax(np.abs([c.effect, c.low, c.high, c.paper])) for _, _, c in run]
@@ -166,7 +172,7 @@ def _draw_comparison(ax: Axes, y: float, row, colour: str) -> None:
     paper's number.
     """
     ax.plot([row.smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
-    seeds = () if row.unit == "% of runs" else row.per_seed  # one run has no percentage of runs
+    seeds = () if row.unit == "% of runs" else row.per_seed  # a single run has no percentage
     draw_estimate(ax, y, row.effect, row.low, row.high, colour, seeds)
     if np.isfinite(row.paper):
         ax.plot(
@@ -204,7 +210,8 @@ def draw_estimate(
 
 @styled
 def fig_claim(verdict) -> StudyFigure:
-    """Return every comparison of one claim: mean, 95 % interval, seeds and the paper's number.
+    """Return a figure of every comparison of one claim: mean, 95 % interval, seeds and the paper's
+    number.
 
     Comparisons in different units, as in the claim on growth (H10), have one panel per unit. Raises
     ValueError for a claim that was not run.
@@ -215,7 +222,7 @@ def fig_claim(verdict) -> StudyFigure:
         note = more_seeds if row.word == "cannot tell" and row.seeds_to_tell else ""
         name = row.comparison + ("" if row.decides else "  (not deciding)")
         if row.n:
-            panels.setdefault(row.unit, []).append(Row(name, row, row.word, row.said, note))
+            panels.setdefault(row.unit, []).append(Row(name, row, row.word, row.as_text, note))
     if not panels:
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
     heights = [0.7 + 0.38 * len(panel) for panel in panels.values()]
@@ -227,7 +234,7 @@ def fig_claim(verdict) -> StudyFigure:
     comparisons = [row.comparison for panel in panels.values() for row in panel]
     return finish(
         fig,
-        f"{verdict.claim.id} on {verdict.task}: {verdict.said}",
+        f"{verdict.claim.id} on {verdict.task}: {verdict.as_text}",
         verdict.basis,
         seeds_text([row.n for row in comparisons]),
         "line: 95 % interval",
@@ -238,7 +245,8 @@ def fig_claim(verdict) -> StudyFigure:
 
 @styled
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
-    """Return the deciding comparison's effect over training steps, one panel per claim and task.
+    """Return a figure of the deciding comparison's effect over the number of training steps, one
+    panel per claim and task.
 
     table: the frame of `claims.pages.comparisons_by_steps`. Raises ValueError for a table without
     rows.

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from mambanorm.norms import NORMS, create_norm
 
-# The share of the positions, counted from the first position, at which outputs are compared
+# Share of the positions that are early; outputs are compared at the early positions
 EARLY_SHARE = 0.5
 # A norm counts as invariant to a change if the relative change of its output is below this limit.
 # The limit is not zero, because ε is added to every variance and makes a norm depend on the scale:
 # with a variance near 1, ε changes an output by about 1e-5.
 CHANGE_LIMIT = 0.01
-# The number of training passes in `prepared_norm`. They leave 0.9⁴⁰ = 1.5 % of the initial running
-# statistics.
+# The number of training passes in `prepared_norm`. After these passes, the initial values have a
+# weight of 0.9⁴⁰ = 1.5 % in the running statistics.
 WARM_UP_PASSES = 40
 
 
@@ -41,10 +41,10 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -> Tensor:
+def random_batch(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -> Tensor:
     """Return a random batch (rows, length, channels), float64.
 
-    Rows and channels differ in their means; channels also differ in their standard deviations.
+    The rows differ in their means; the channels differ in their means and standard deviations.
     """
     generator = torch.Generator().manual_seed(seed)
     normal = partial(torch.randn, generator=generator, dtype=torch.float64)
@@ -53,10 +53,11 @@ def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -
 
 
 def prepared_norm(name: str, x: Tensor, *, groups: int = 4, training: bool = True) -> nn.Module:
-    """Return a norm for x (B, L, D), in the dtype of x, after WARM_UP_PASSES training passes.
+    """Return the norm `name` for inputs such as x (B, L, D), after WARM_UP_PASSES training passes.
 
-    Each pass reads a random half of the rows of x. A norm without running statistics needs no
-    passes and gets none. The global random state does not change.
+    The norm has the dtype of x. Each pass reads a random half of the rows of x. A norm without
+    running statistics gets no passes. training: if True, the norm is returned in train mode,
+    otherwise in eval mode. The global random state does not change.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -69,11 +70,12 @@ def prepared_norm(name: str, x: Tensor, *, groups: int = 4, training: bool = Tru
 
 @torch.no_grad()
 def output_change(norm: nn.Module, change: str, x: Tensor) -> float:
-    """Return the relative change of the first row's early outputs when x is changed.
+    """Return the relative change of a norm's early outputs in the first row when x is changed.
 
-    This is the root mean square of the outputs' difference, divided by the root mean square of the
-    outputs for the unchanged x. The norm stays in its mode (train or eval). change: a key of
-    CHANGES. x (B, L, D) must have at least two rows and two positions.
+    Early outputs are those at the first half of the positions. The relative change is the root mean
+    square of the outputs' difference, divided by the root mean square of the outputs for the
+    unchanged x. The norm stays in its mode (train or eval). change: a key of CHANGES. x (B, L, D)
+    must have at least two rows and two positions.
     """
     early = slice(0, int(EARLY_SHARE * x.shape[1]))
     before, after = (norm(inputs)[0, early] for inputs in (x, CHANGES[change](x)))
@@ -83,11 +85,11 @@ def output_change(norm: nn.Module, change: str, x: Tensor) -> float:
 def invariances() -> pd.DataFrame:
     """Return the `output_change` of each norm (row) for each of CHANGES (column), in train mode.
 
-    The last column has the change that the other rows cause in eval mode. All norms see the same
-    random batch (6 rows, 32 positions, 16 channels). Constant is left out because it ignores its
-    input.
+    The last column, "other rows, in eval", has the change in eval mode when the other rows of the
+    batch are changed. All norms get the same random batch (6, 32, 16). Constant is left out because
+    it ignores its input.
     """
-    x, rows = sample(), {}
+    x, rows = random_batch(), {}
     for name in NORMS:
         rows[name] = {
             change: output_change(prepared_norm(name, x), change, x) for change in CHANGES
@@ -100,11 +102,12 @@ def invariances() -> pd.DataFrame:
 def norm_properties() -> pd.DataFrame:
     """Return three properties (True or False) of each norm, one row per norm.
 
-    "alone": the output of a row is the same if the batch has no other row. "one position": the
-    output for a sequence of one position depends on the input. "no future": the early outputs stay
-    the same when later positions change. All are tested in train mode. Constant is left out.
+    Columns: "alone" (the output of a row is the same if the batch has no other row), "one position"
+    (the output for a sequence of one position depends on the input), "no future" (the outputs at
+    early positions stay the same when later positions change). All properties are tested in train
+    mode. The norm Constant is left out.
     """
-    x, rows = sample(), {}
+    x, rows = random_batch(), {}
     for name in NORMS:
         with torch.no_grad():
             batch, alone, position = (

@@ -43,8 +43,8 @@ def wine_problem(scaling: str) -> tuple[np.ndarray, np.ndarray]:
     return SCALINGS[scaling](x), SCALINGS["standardised"](y)
 
 
-def curvature(x: np.ndarray) -> np.ndarray:
-    """Return the eigenvalues of H = 2 XᵀX / n in ascending order."""
+def hessian_eigenvalues(x: np.ndarray) -> np.ndarray:
+    """Return the eigenvalues (features,) of H = 2 XᵀX / n, ascending, for X = x (n, features)."""
     return np.linalg.eigvalsh(2 * x.T @ x / len(x))
 
 
@@ -56,15 +56,16 @@ def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 def descend(
     x: np.ndarray, y: np.ndarray, *, lr: float | None = None, steps: int = 2000
 ) -> pd.DataFrame:
-    """Run gradient descent from w = 0 and return the path, one row per step.
+    """Run gradient descent on the mean of (x·w − y)² from w = 0; return the path, one row per step.
 
-    Columns: step, w0, w1, …, loss, left (the share of the removable loss that is left).
+    Columns: step, w0, w1, … (the weights), loss, left (the share of the removable loss that is
+    left; the removable loss is the loss at w = 0 minus the smallest possible loss).
 
-    lr: None means 1 divided by the largest eigenvalue of H; above twice that value, descent
-    diverges. Descent stops when `left` is at most CONVERGED_SHARE, when the loss is not
-    finite, or after `steps` steps.
+    x (n, features), y (n,). lr: None means 1 divided by the largest eigenvalue of H; above twice
+    that value, descent diverges. Descent stops when `left` is at most CONVERGED_SHARE, when the
+    loss is not finite, or after `steps` steps.
     """
-    lr = 1 / curvature(x)[-1] if lr is None else lr
+    lr = 1 / hessian_eigenvalues(x)[-1] if lr is None else lr
     w, path = np.zeros(x.shape[1]), []
     best = squared_error(x, y, np.linalg.lstsq(x, y, rcond=None)[0])
     first = squared_error(x, y, w)
@@ -79,11 +80,12 @@ def descend(
 
 
 def outlier_table() -> pd.DataFrame:
-    """Return the range of the feature proline over all wines but the first, after three scalings.
+    """Return how a wrong value of one wine changes the scaled proline of the other wines.
 
-    Rows (in brackets the number that divides proline): "min–max" (range), "standardised" (standard
-    deviation), "robust" (distance between the quartiles). Columns: "as measured" and "one wrong",
-    where the proline of the first wine is a hundred times too large.
+    An entry is the range of proline over all wines but the first, divided by a measure of spread
+    over all wines. Rows, with the measure: "min–max" (range), "standardised" (standard deviation),
+    "robust" (distance between the quartiles). Columns: "as measured", and "one wrong", where the
+    proline of the first wine is a hundred times too large.
     """
     x = wines()["proline"].to_numpy()
     wrong = x.copy()
@@ -102,7 +104,8 @@ def outlier_table() -> pd.DataFrame:
 class Bowl:
     """The loss as a function of two weights, and the path of gradient descent (see `descend`).
 
-    w0, w1: the values of the weights (n,). loss: (n, n), one row per value of w1.
+    w0, w1: the values of the two weights, (n,) each. loss: (n, n), one row per value of w1 and one
+    column per value of w0.
     """
 
     w0: np.ndarray
@@ -111,29 +114,29 @@ class Bowl:
     path: pd.DataFrame
 
 
-def bowl(scaling: str) -> Bowl:
-    """Return the loss around its minimum, and the path of gradient descent.
+def loss_bowl(scaling: str) -> Bowl:
+    """Return the loss of `wine_problem` around its minimum, and the path of gradient descent.
 
     scaling: a key of SCALINGS.
     """
     x, y = wine_problem(scaling)
     path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
-    reach = 1.4 * np.abs(best).max()  # equal for both weights, so that the axes are comparable
+    reach = 1.4 * np.abs(best).max()  # the same for w0 and w1, so that their axes are comparable
     w0, w1 = (np.linspace(centre - reach, centre + reach, 120) for centre in best)
     grid = np.stack(np.meshgrid(w0, w1), axis=-1)  # (w1, w0, 2)
     return Bowl(w0, w1, squared_error(x, y, grid), path)
 
 
 def scaling_table() -> pd.DataFrame:
-    """Return the condition number and the number of steps of descent, one row per scaling.
+    """Return the condition number and the number of steps of gradient descent, one row per scaling.
 
-    Columns: condition, and steps until 99 % of the removable loss is removed (NaN if descent ends
+    Columns: condition, steps (until 99 % of the removable loss is removed; NaN if descent ends
     earlier).
     """
     rows = []
     for scaling in SCALINGS:
         x, y = wine_problem(scaling)
-        path, eigenvalues = descend(x, y), curvature(x)
+        path, eigenvalues = descend(x, y), hessian_eigenvalues(x)
         steps = len(path) - 1 if path.left.iloc[-1] <= CONVERGED_SHARE else np.nan
         rows.append(dict(features=scaling, condition=eigenvalues[-1] / eigenvalues[0], steps=steps))
     return pd.DataFrame(rows).set_index("features")

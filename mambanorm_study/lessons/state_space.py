@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-# Name of a rule → function (delta, a) → factor of b·u_k. delta is the length of a step.
+# Name of a rule → function of the step length delta and of a that returns the factor of b·u_k
 RULES = {
     "zero-order hold": lambda delta, a: np.expm1(delta * a) / a,
     "Mamba": lambda delta, a: delta,
@@ -29,32 +29,32 @@ def coefficients(delta: float | np.ndarray, a: float, b: float = 1.0, rule: str 
     return np.exp(delta * a), RULES[rule](delta, a) * b
 
 
-def run(
+def simulate(
     u: Sequence[float], delta: float, a: float, b: float = 1.0, rule: str = "Mamba"
 ) -> np.ndarray:
-    """Return the states h_1 … h_L (L,) for the inputs u (L,), starting from h_0 = 0."""
+    """Return the states h_1 … h_L (L,) for inputs u (L,) and step length delta, from h_0 = 0."""
     decay, gain = coefficients(delta, a, b, rule)
     states = itertools.accumulate(u, lambda h, value: decay * h + gain * value, initial=0.0)
     return np.array(list(states)[1:])
 
 
-def memory() -> pd.DataFrame:
-    """Return how a state with a = −1 decays after an input of 1 at step 0 and of 0 at later steps.
+def state_decay() -> pd.DataFrame:
+    """Return the decay of a state with a = −1 after an input of 1 at step 0 and 0 at later steps.
 
-    One row per step length and step. Columns: delta (four step lengths), step (0 to 39), h (the
-    state), share (h divided by h at step 0).
+    The DataFrame has one row per step length and step. Columns: delta (four step lengths), step (0
+    to 39), h (the state), share (h divided by h at step 0).
     """
     impulse, frames = np.eye(40)[0], []
     for delta in (0.01, 0.1, 0.3, 1.0):
-        h = run(impulse, delta, a=-1.0)
+        h = simulate(impulse, delta, a=-1.0)
         frames.append(pd.DataFrame(dict(delta=delta, step=range(40), h=h, share=h / h[0])))
     return pd.concat(frames, ignore_index=True)
 
 
 def discretization_error(sizes: Sequence[float]) -> pd.DataFrame:
-    """Return the relative error of Mamba's factor Δ·b of the input, one row per size.
+    """Return the relative error of Mamba's factor of the input, Δ·b, one row per size Δ·|a|.
 
-    Columns: size (Δ·|a|) and excess (Mamba's factor divided by the factor of the zero-order hold,
+    Columns: size (Δ·|a|), excess (Mamba's factor divided by the factor of the zero-order hold,
     minus 1).
     """
     exact, mamba = ([coefficients(size, -1.0, rule=rule)[1] for size in sizes] for rule in RULES)

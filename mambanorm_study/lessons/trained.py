@@ -2,15 +2,16 @@
 
 **Batch norm.** A lecture (Patel, CS460, after Santurkar et al. 2018, Figure 1) claims that a VGG
 trained on CIFAR-10 reaches a higher training accuracy with batch norm than without. This lesson
-trains six convolutions in the style of VGG on the 8×8 digits of scikit-learn, by SGD with momentum
-at two learning rates. A third arm has no norm and the initial weights of He et al. (2015). This arm
-shows how much of the gain better initial weights alone can give.
+trains six convolutions in the style of VGG, with and without batch norm, on the 8×8 digits of
+scikit-learn, by SGD with momentum at two learning rates. A third network has no norm and the
+initial weights of He et al. (2015). This network shows how much of the gain better initial weights
+alone can give.
 
 **Parts of a Mamba block.** This lesson trains models of one Mamba block: the whole block, the block
-without its convolution, and the block without its gate, on two tasks. `neighbours` is made up
-for this lesson: is the symbol "a" directly before the symbol "b" anywhere in the row? Every row
-contains the same symbols, so the answer depends on their order alone. `digits` is real data: the
-pixels of a handwritten digit as a sequence.
+without its convolution, and the block without its gate, on two tasks. The task `neighbours`, made
+up for this lesson, asks if the symbol "a" is directly before the symbol "b" anywhere in the row.
+Every row contains the same symbols, so the answer depends on their order alone. The task `digits`
+has real data: the pixels of a handwritten digit as a sequence.
 
 Results are cached in `<run store>/.lessons/` (runs/measurements.py) until this file changes.
 """
@@ -37,7 +38,7 @@ def fit(
     epochs: int,
     batch_size: int = 64,
 ) -> Iterator[float]:
-    """Train the model and yield the training accuracy (a fraction) of each epoch.
+    """Train the model, and after each epoch yield its training accuracy (a fraction).
 
     The accuracy on a batch is measured before the optimizer step on this batch. Torch's global seed
     decides the order of the rows. After a loss that is not finite, the accuracy is the chance
@@ -64,26 +65,32 @@ def accuracy(model: nn.Module, split: Split) -> float:
 
 
 def _measured_rows(
-    name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
+    name: str, measure_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
 ) -> pd.DataFrame:
-    """Return the rows of `one_seed(seed)` for all seeds: cached rows, or rows measured now."""
+    """Return the rows of `measure_seed(seed)` for all seeds, as a DataFrame with a column seed.
+
+    Rows that are cached under `name` are read, not measured again.
+    """
     listed = check_seeds(seeds, "smoke")
-    return load_or_measure(".lessons", name, one_seed, listed, digest_of(Path(__file__)), runs_dir)
+    return load_or_measure(
+        ".lessons", name, measure_seed, listed, digest_of(Path(__file__)), runs_dir
+    )
 
 
-# batch norm in a small VGG
+# Lesson 1: batch norm in a small VGG
 
 ARMS = ("none", "none, He start", "BN")
 LEARNING_RATES = (0.02, 0.1)
-VGG_EPOCHS = {"smoke": 1, "quick": 5, "evening": 5}  # 10 at larger scales
-VGG_SEEDS = {"smoke": 1, "quick": 4, "evening": 4}  # 8 at larger scales
+VGG_EPOCHS = {"smoke": 1, "quick": 5, "evening": 5}  # epochs; larger scales: 10
+VGG_SEEDS = {"smoke": 1, "quick": 4, "evening": 4}  # number of seeds; larger scales: 8
 
 
 def small_vgg(arm: str) -> nn.Sequential:
     """Return a convolutional net that maps images (n, 1, 8, 8) to logits (n, 10).
 
     The net has three stages with 16, 32 and 64 channels. A stage has two 3×3 convolutions and then
-    pooling. arm: one of ARMS. In the arm "BN" a batch norm follows each convolution.
+    pooling. arm: "none"; "none, He start" (initial weights of He et al. 2015); or "BN" (a batch
+    norm follows each convolution).
     """
     layers, channels = [], 1
     for width in (16, 16, 32, 32, 64, 64):
@@ -103,9 +110,10 @@ def small_vgg(arm: str) -> nn.Sequential:
 def batch_norm_curves(scale: str, seeds: int | None = None, runs_dir=None) -> pd.DataFrame:
     """Return the learning curves of `small_vgg` for all ARMS, LEARNING_RATES and seeds.
 
-    Missing runs are trained; the other runs are read from the cache. Returns one row per run and
-    epoch: arm, lr, scale, val_accuracy (of the trained model, so the same in all rows of a run),
-    epoch, train_accuracy, seed. Accuracies are fractions. seeds: None means VGG_SEEDS of the scale.
+    The DataFrame has one row per run and epoch. Columns: arm, lr, scale, val_accuracy (of the
+    trained model, so the same in all rows of a run), epoch, train_accuracy, seed. Accuracies are
+    fractions. seeds: number of seeds; None means VGG_SEEDS of the scale. Missing runs are trained;
+    the other runs are read from the cache.
     """
     seeds = VGG_SEEDS.get(scale, 8) if seeds is None else seeds
     frames = [
@@ -131,24 +139,24 @@ def _vgg_curves(scale: str, lr: float, seed: int) -> list[dict]:
     return rows
 
 
-# a Mamba block without its convolution or without its gate
+# Lesson 2: a Mamba block without its convolution or without its gate
 
 PARTS = ("nothing", "conv", "gate")
-ROWS = {"smoke": 96, "quick": 960, "evening": 960}  # 4,000 training rows at larger scales
-SEEDS = {"smoke": 1, "quick": 3, "evening": 3}  # 8 at larger scales
+ROWS = {"smoke": 96, "quick": 960, "evening": 960}  # training rows; larger scales: 4,000
+SEEDS = {"smoke": 1, "quick": 3, "evening": 3}  # number of seeds; larger scales: 8
 EPOCHS = {
     "neighbours": {"smoke": 1, "quick": 4, "evening": 4},
     "digits": {"smoke": 1, "quick": 6, "evening": 6},
-}  # 15 at larger scales
+}  # epochs; larger scales: 15
 D_MODEL = 24
 SYMBOLS, COPIES = 6, 3  # a row of the task `neighbours` contains each of 6 symbols 3 times
 
 
 class BlockWithout(MambaBlock):
-    """A Mamba block without one of its PARTS.
+    """A Mamba block without one of its parts.
 
-    part "conv": SiLU is applied without the convolution. part "gate": the scan's output is not
-    multiplied by the gate (Eq. 2 of the paper is left out). part "nothing": the block is complete.
+    part: "conv": SiLU is applied without the convolution. "gate": the scan's output is not
+    multiplied by the gate (Eq. 2 of the paper is left out). "nothing": the block is complete.
     """
 
     def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None"):
@@ -163,17 +171,17 @@ class BlockWithout(MambaBlock):
     ) -> Tensor:
         if self.part != "gate":
             return super().forward(x, lengths, context)
-        at = self._sites(lengths)
+        at = self._make_at(lengths)
         u, _, dt = self.project(at("n1", x))
         u, dt, B, C = self.select(self.convolve(u, context), dt, at, context)
         return x + self.out_proj(at("n2", self.scan(u, dt, B, C, at, context)))
 
 
 class OneBlockModel(nn.Module):
-    """Stem, one `BlockWithout`, mean over the positions, linear head.
+    """A classifier: stem, one Mamba block, mean over the positions, linear head.
 
     Maps the input of `stem`, token ids (n, L) or values (n, L, 1), to logits (n, classes). part:
-    the part that the block lacks, one of PARTS.
+    what the Mamba block lacks, "conv", "gate" or "nothing".
     """
 
     def __init__(self, part: str, stem: nn.Module, classes: int):
@@ -189,8 +197,8 @@ class OneBlockModel(nn.Module):
 def neighbours(rows: int, seed: int) -> Split:
     """Return shuffled symbols (rows, L) and labels (rows,) of the task "neighbours".
 
-    Symbol 0 is "a", symbol 1 is "b". Half of the rows have label 1: "a" is directly before "b" at
-    least once. The other rows have label 0.
+    Symbol 0 is "a", symbol 1 is "b". The label is 1 if "a" is directly before "b" at least once in
+    the row, as in half of the rows, and 0 if not.
     """
     generator = torch.Generator().manual_seed(seed)
     symbols = torch.arange(SYMBOLS * COPIES) % SYMBOLS
@@ -211,16 +219,17 @@ def parts_of_a_block(
 ) -> pd.DataFrame:
     """Return the test accuracy of `OneBlockModel` without each of PARTS, one row per run.
 
-    Missing runs are trained; the other runs are read from the cache. Columns: task, scale, epochs,
-    chance (the accuracy of guessing), without (one of PARTS), test_accuracy, seed. Accuracies are
-    fractions. tasks: keys of EPOCHS. seeds, epochs: None means SEEDS and EPOCHS of the scale.
+    Columns: task, scale, epochs, chance (the accuracy of guessing), without (one of PARTS),
+    test_accuracy, seed. Accuracies are fractions. tasks: keys of EPOCHS. seeds: number of seeds;
+    None means SEEDS of the scale. epochs: None means EPOCHS of the scale. Missing runs are trained;
+    the other runs are read from the cache.
     """
     seeds = SEEDS.get(scale, 8) if seeds is None else seeds
     frames = []
     for task in tasks:
         n_epochs = EPOCHS[task].get(scale, 15) if epochs is None else epochs
-        one_seed = partial(_part_runs, scale, task, n_epochs)
-        frames.append(_measured_rows(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
+        measure_seed = partial(_part_runs, scale, task, n_epochs)
+        frames.append(_measured_rows(f"{task}-{scale}-{n_epochs}", measure_seed, seeds, runs_dir))
     return pd.concat(frames, ignore_index=True)
 
 

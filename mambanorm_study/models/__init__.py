@@ -5,7 +5,7 @@
 | registry.py | MODELS, register_model |
 | mamba2.py | Mamba2Block |
 | vision.py | VSSBlock, which scans an image in four directions, and ImageClassifier |
-| transformer.py | TransformerBlock and TransformerClassifier (source S2) |
+| transformer.py | TransformerBlock and TransformerClassifier (source S2 in docs/sources.md) |
 | attention_arms.py | arms of a Transformer, `N1>MHA>N2` |
 """
 

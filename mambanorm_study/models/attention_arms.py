@@ -1,6 +1,6 @@
 """Arms of a Transformer, `N1>MHA>N2`: norm N1 at the attention, N2 at the feed-forward part.
 
-An arm may also be the name of a model of source S2, such as `"AutoNorm"`.
+An arm may also be the name of a model of source S2 (docs/sources.md), such as `"AutoNorm"`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Variant(NamedTuple):
     description: str
 
 
-# The models that S2 compares (§IV.B and §IV.C.2), and our control AutoNorm_FixedSelector.
-# "Teacher" has the norms of "FrozenLN" in a smaller model, whose size is set in the run's config.
+# Name → arm: the models that source S2 (docs/sources.md) compares in its §IV.B and §IV.C.2, and our
+# control AutoNorm_FixedSelector. "Teacher" has the norms of "FrozenLN" in a smaller model, whose
+# size is set in the run's config.
 AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended with weights for each token"),
     "AutoNorm_DisableSelector": Variant(
@@ -38,7 +39,7 @@ AUTONORM: dict[str, Variant] = {
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, from which others are distilled"),
 }
 
-# Name → arm of a Transformer: AUTONORM, and the same arms with the DyT of source S2, x ⊙ α
+# Name → arm of a Transformer: AUTONORM, and two of its arms with DyT as source S2 writes it, x ⊙ α
 NAMED_VARIANTS: dict[str, Variant] = {
     **AUTONORM,
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
@@ -66,14 +67,14 @@ class AttentionArm(Arm):
         arm = super().__new__(cls, n1, n2, more)
         if arm.more:
             raise ValueError(
-                f"arm {n1}>MHA>{n2}{arm.further}: a Transformer block has no further sites, "
-                f"so leave out {arm.further}"
+                f"arm {n1}>MHA>{n2}{arm.further_notation}: a Transformer block has no further "
+                f"sites, so leave out {arm.further_notation}"
             )
         return arm
 
     @classmethod
     def named(cls, name: str) -> AttentionArm:
-        """Return the arm of a name in NAMED_VARIANTS."""
+        """Return the arm whose name is `name`, a key of NAMED_VARIANTS."""
         norm, options, _ = NAMED_VARIANTS[name]
         arm = cls(norm, norm)
         arm.name, arm.options = name, options
@@ -93,7 +94,7 @@ class AttentionArm(Arm):
 
     @property
     def label(self) -> str:
-        """The text in figures: the name, or `N1→N2` if the arm has no name."""
+        """The arm as figures label it: its name, or `N1→N2` if it has no name."""
         return self.name or super().label
 
 

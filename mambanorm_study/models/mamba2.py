@@ -75,15 +75,15 @@ class GroupedRMSNorm(RMSNorm):
 
 
 class Mamba2Block(CausalBlock):
-    """One block, residual included: x (B, L, d_model) → (B, L, d_model).
+    """The Mamba-2 block, residual included: x (B, L, d_model) → (B, L, d_model).
 
     n1: name of the norm at the block's input. n2: name of the norm between the SSM and the gate.
     See NORMS for the names. more: (site, norm) pairs of further norms, at "conv" (u alone), "B" and
     "C" (over G·N channels), "delta" (the H values of dt, before bias and softplus), "z", "gated",
     "branch" and "residual". The published Mamba-2 has RMSN at "gated"; at this site RMSN is
     computed over each of the n_groups groups of channels. Each norm gets those of the
-    `norm_options` that it knows. Raises ValueError for an unknown norm or site or an invalid size,
-    and TypeError for an option that no norm has.
+    `norm_options` that it accepts. Raises ValueError for an unknown norm or site or an invalid
+    size, and TypeError for an option that no norm of the block accepts.
     """
 
     missing_sites = ("delta_after",)
@@ -155,7 +155,7 @@ class Mamba2Block(CausalBlock):
     ) -> tuple[Tensor, ...]:
         """Return u (B, L, E), dt (B, L, H), B (B, L, G·N) and C (B, L, G·N), after their norms.
 
-        u: the output of the convolution, which holds u, B and C.
+        The argument u is the convolution's output (B, L, E + 2·G·N), which contains u, B and C.
         """
         bc = self.n_groups * self.d_state
         u, B, C = u.split([self.d_inner, bc, bc], dim=-1)
@@ -188,7 +188,7 @@ class Mamba2Block(CausalBlock):
         return y.transpose(1, 2)
 
     def _repeat_for_channels(self, per_head: Tensor) -> Tensor:
-        """Repeat the number of each head for all channels of the head: (…, H) → (…, E)."""
+        """Repeat the value of each head for every channel of the head: (…, H) → (…, E)."""
         return per_head.repeat_interleave(self.head_dim, dim=-1)
 
     def _split_groups(self, m: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The registry of models: the names that `RunConfig.model` accepts.
 
 runs/build.py passes a config field to the model if the model's class or its block has an argument
-of the same name. So a new model does not list its fields.
+of the same name. So a new model need not list the config fields that it uses.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""A Transformer with any registered norm: TransformerWithAutoNorm, built from S2's text (§IV.B).
+"""A Transformer with any registered norm, built from the text of source S2 (docs/sources.md).
+
+S2 calls this model TransformerWithAutoNorm (its §IV.B). A block maps x to y:
 
     h = N1(x + DropPath(MHA(x)))            norm_position "after" the residual sum (post-norm),
     y = N2(h + DropPath(SE(FF(h))))         as in S2 and in Vaswani et al. 2017
@@ -34,7 +36,7 @@ from mambanorm_study.models.vision import ImageReader
 from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
-# The values that a block passes to its observer, in the order of a post-norm block
+# The sites whose values a block passes to its observer, in the order of a post-norm block
 TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
 
 
@@ -71,9 +73,9 @@ class Attention(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Scale the channels: x·σ(MLP(mean of x over the valid positions)), (B, L, D) → (B, L, D).
+    """Squeeze and excitation (Hu et al. 2018): scale the channels, (B, L, D) → (B, L, D).
 
-    See Hu et al. 2018.
+    Returns x·sigmoid(MLP(mean of x over the valid positions)).
     """
 
     def __init__(self, d_model: int):
@@ -88,11 +90,12 @@ class SqueezeExcite(nn.Module):
 
 
 class TransformerBlock(ObservedBlock):
-    """One block, residuals included: x (B, L, D) → (B, L, D).
+    """A Transformer block, residuals included: x (B, L, D) → (B, L, D).
 
-    n1, n2: names of norms, see NORMS; each norm gets those of the `norm_options` that it knows.
-    norm_position: "after" the residual sum (post-norm) or "before" the branch (pre-norm). Raises
-    ValueError for an unknown norm or norm_position, and for an invalid size.
+    n1, n2: names of the norms at the attention and at the feed-forward part, see NORMS; each norm
+    gets those of the `norm_options` that it accepts. norm_position: "after" the residual sum
+    (post-norm) or "before" the branch (pre-norm). Raises ValueError for an unknown norm or
+    norm_position, and for an invalid size.
     """
 
     sites = TRANSFORMER_SITES
@@ -123,14 +126,15 @@ class TransformerBlock(ObservedBlock):
         self.drop_path = DropPath(drop_path)
         # with the same seed, all arms share the initial weights of the layers that are not norms
         with torch.random.fork_rng(devices=[]):
-            with separate_random_numbers():  # otherwise the next block would repeat SE's numbers
+            # otherwise the next block would draw the same random numbers as SqueezeExcite
+            with separate_random_numbers():
                 self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
 
     @property
     def out_proj(self) -> nn.Linear:
-        """The output projection of the attention. Diagnostics compute its spectrum."""
+        """The output projection of the attention; diagnostics compute its singular values."""
         return self.attention.out_proj
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -224,7 +228,7 @@ class TransformerClassifier(ImageReader):
             )
             for drop_rate in drop_rates(drop_path, n_layers)
         )
-        self._make_ends(
+        self._make_outer_parts(
             n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions
         )
 

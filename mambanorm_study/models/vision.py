@@ -102,7 +102,7 @@ def _merge(sequences: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class VSSBlock(Block):
-    """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
+    """VMamba v0's block without FFN, residual included: (B, H, W, d_model) → (B, H, W, d_model).
 
     n1, n2, more, norm_options: as in MambaBlock. At B, C, delta and delta_after, one norm is
     applied to all four directions: the norm's input (4·B, L, …) has one row for each image and
@@ -110,7 +110,7 @@ class VSSBlock(Block):
     parameters of the SSM. The names, shapes and initial values of the parameters are VMamba v0's:
     x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N)
     and Ds (4·E). Raises ValueError for an unknown norm or site or an invalid size, and TypeError
-    for an option that no norm has.
+    for an option that no norm of the block accepts.
     """
 
     def __init__(
@@ -162,11 +162,11 @@ class VSSBlock(Block):
         return super().forward(x.flatten(1, 2), context=x.shape[1:3]).view_as(x)
 
     def convolve(self, u: Tensor, size: torch.Size) -> Tensor:
-        """Return SiLU(Conv(u)), a depthwise convolution over the image, (B, L, E) → (B, L, E)."""
+        """Return SiLU(Conv(u)), (B, L, E) → (B, L, E); Conv is over images of `size` (H, W)."""
         return image_conv_silu(self.conv2d, u.unflatten(1, size)).flatten(1, 2)
 
     def select(self, u: Tensor, _: None, at: Callable, size: torch.Size) -> tuple[Tensor, ...]:
-        """Return u in the four directions, (B, L, 4·E), then dt, B and C, each (B, L, 4, ·)."""
+        """Return, for the four directions, u (B, L, 4·E), dt (B, L, 4, R), B and C (B, L, 4, N)."""
         u = at("conv", u)
         four = cross_scan(u.transpose(1, 2).unflatten(2, size)).permute(0, 3, 1, 2)  # (B, L, 4, E)
         weight = self.x_proj_weight.transpose(1, 2)
@@ -179,7 +179,7 @@ class VSSBlock(Block):
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, size: torch.Size
     ) -> Tensor:
-        """Return the sum of the four directions' scans, row by row, (B, L, E).
+        """Return the sum of the scans in the four directions, (B, L, E), positions row by row.
 
         One scan computes all four directions: each direction is a group of channels.
         """
@@ -218,14 +218,14 @@ class PatchMerging(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, D = x.shape
         x = x.reshape(B, H // 2, 2, W // 2, 2, D)
-        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as in VMamba
+        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # 2×2 positions column by column, as in VMamba
         return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
 
 
 class ImageReader(Classifier):
     """Base of all classifiers that read images (B, H, W, C): each patch becomes one position.
 
-    A patch has `patch`×`patch` pixels. down_sample: the numbers of the blocks, counted from 1,
+    A patch has `patch`×`patch` pixels. down_sample: the indices of the blocks, counted from 1,
     after which height and width are halved.
     """
 
@@ -302,8 +302,8 @@ class ImageClassifier(ImageReader):
                 width *= 2
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         widths, norms = (d_model, width), (stem_norm, final_norm)
-        self._make_ends(n_classes, widths, norms, norm_options, positional, positions)
-        # VMamba does not do this, and draws the weights of linear layers from N(0, 0.02²)
+        self._make_outer_parts(n_classes, widths, norms, norm_options, positional, positions)
+        # VMamba does not scale out_proj, and draws the weights of linear layers from N(0, 0.02²)
         scale_out_proj(self.blocks)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:

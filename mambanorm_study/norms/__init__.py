@@ -3,16 +3,16 @@
 | file | contents |
 |---|---|
 | beyond_the_paper.py | Lp, Scale, Constant, NormVary-token, SwitchNorm |
-| autonorm.py | DyT, Derf, and NormSelector, which blends DyT and LN (source S2) |
+| autonorm.py | DyT, Derf, and NormSelector, which blends DyT and LN (S2 in docs/sources.md) |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION
 from mambanorm_study.basics.extensions import load_imports
 
-# beyond_the_paper is imported first, because NORMS keeps the order of registration
+# beyond_the_paper is imported first, because NORMS lists the norms in the order of registration
 from mambanorm_study.norms import beyond_the_paper
 from mambanorm_study.norms.autonorm import NormSelector
 
-LATE_REGISTRATION.append(load_imports)  # a file given to --import may register more norms
+LATE_REGISTRATION.append(load_imports)  # a file given with --import may register more norms
 
 __all__ = ["NormSelector"]

@@ -1,11 +1,12 @@
-"""NormSelector, which blends DyT and LN (AutoNorm, source S2), and its relatives DyT and Derf.
+"""NormSelector, which blends DyT and LN, and two norms without statistics, DyT and Derf.
 
-S2 writes DyT(x) = x ⊙ α and calls it "Dynamic Transformer Normalization". The published DyT is
-Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization). Dynamic Tanh is the default
-here; `linear=True` gives x ⊙ α. S2's public code applies the selector only once, and the models
-that it names "frozen" also blend DyT and LN. This file follows S2's text, not S2's public code.
+NormSelector is the norm of AutoNorm (source S2 in docs/sources.md). S2 writes DyT(x) = x ⊙ α and
+calls it "Dynamic Transformer Normalization". The published DyT is Dynamic Tanh (Zhu et al. 2025,
+Transformers without Normalization). Dynamic Tanh is the default here; `linear=True` gives x ⊙ α.
+S2's public code applies the selector only once, and the models that it names "frozen" also blend
+DyT and LN. This file follows S2's text, not S2's public code.
 
-Each of the three norms reads one token at a time. So all are causal, and padding has no effect.
+Each of the three norms reads one token at a time, so it is causal, and padding has no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ def separate_random_numbers() -> Iterator[None]:
     initialized after the `with` block do not depend on what the block draws, and do not repeat the
     numbers drawn there.
     """
-    # on the CPU, because a model may be built on the meta device, which has no values
+    # drawn on the CPU, because tensors on torch's meta device have no values
     seed = int(torch.randint(2**62, (), device="cpu"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -77,9 +78,9 @@ class DyT(Norm):
     use="where DyT is used; has erf instead of tanh, and a shift",
 )
 class Derf(DyT):
-    """DyT with the error function (erf) instead of tanh, and a learned shift s inside erf.
+    """Return γ ⊙ erf(α·x + s) + β: DyT with the error function instead of tanh, and with a shift s.
 
-    α starts at 0.5, s starts at 0.
+    α and s are learned, one number each; α starts at 0.5, s at 0.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -107,7 +108,7 @@ class NormSelector(Norm):
     mode: "learned": an MLP (the selector; its hidden width is D/4, at least 4) computes the weights
     of each token, and both start at ½. "disable": LN alone, bit for bit. "random": each forward
     pass in training draws one w₀ ~ U(0, 1); in eval both weights are ½. "fixed": both weights are
-    always ½ (our control). linear: if True, DyT is S2's x ⊙ α.
+    always ½ (our control). linear: if True, DyT is x ⊙ α, as in source S2 (docs/sources.md).
 
     The random weights depend only on the torch seed at construction and on the number of earlier
     draws, so a run that resumes from a checkpoint continues their sequence. If `observer` is set,
@@ -160,11 +161,11 @@ class NormSelector(Norm):
             return self.selector(x).softmax(-1)
         w0 = 0.0 if self.mode == "disable" else 0.5
         if self.mode == "random" and self.training:
-            w0 = self._draw()
+            w0 = self._draw_w0()
         return x.new_tensor([w0, 1 - w0]).expand(*x.shape[:2], 2)
 
-    def _draw(self) -> float:
-        """Return the next random w₀. It depends on the buffers `seed` and `draws` only."""
+    def _draw_w0(self) -> float:
+        """Return the next random w₀, which depends on the buffers `seed` and `draws` only."""
         if is_recomputed():
             raise RuntimeError(
                 "activation checkpointing cannot draw the random weights of NormSelector again: "

@@ -58,7 +58,7 @@ class LpNorm(Norm):
             return x.abs().mean(-1, keepdim=True)
         largest = x.detach().abs().amax(-1, keepdim=True)
         largest = largest.clamp(min=torch.finfo(x.dtype).tiny)  # avoids a division by zero
-        # without this division |x|^p could overflow
+        # |x|^p could overflow without the division by the largest |x|
         norm = torch.linalg.vector_norm(x / largest, self.p, dim=-1, keepdim=True)
         return largest * norm / self.d ** (1 / self.p)
 
@@ -100,9 +100,9 @@ class Scale(Norm):
 class Constant(Norm):
     """Return a learned vector β at every position, whatever the input; x (B, L, D) → (B, L, D).
 
-    At the sites B, C and delta this norm removes the selection: the scan's coefficients no longer
-    depend on the input. β starts at 1/√D, so that the scalar product of a constant B and a constant
-    C is 1. With `affine=False` β is not learned.
+    As the norm of B, C and Δ in a Mamba block, Constant removes the selection: the scan's
+    coefficients no longer depend on the input. β starts at 1/√D, so that the scalar product of a
+    constant B and a constant C is 1. With `affine=False` β is not learned.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -110,7 +110,7 @@ class Constant(Norm):
         self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.bias + 0 * blank_padding(x, lengths)  # + 0·x: x gets a gradient of 0, not None
+        return self.bias + 0 * blank_padding(x, lengths)  # so x gets a gradient of 0, not None
 
 
 @register_norm(
@@ -127,9 +127,9 @@ class Constant(Norm):
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
 
-    The two other members of NormVary, BN and IN, need several tokens. The variance of LN is
-    computed from the groups by the law of total variance: it includes the variance of the group
-    means. Raises ValueError unless `groups` divides d.
+    The two other members of NormVary, BN and IN, need several tokens and are left out. The variance
+    of LN is computed from the means and variances of the groups by the law of total variance.
+    Raises ValueError unless `groups` divides d.
     """
 
     members = ("GN-token", "LN", "RMSN")
@@ -172,7 +172,7 @@ class NormVaryToken(Norm):
 class SwitchNorm(StatisticsMixture):
     """Learned mixture of IN, LN and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
 
-    LN is here LN-DL, over the channels and positions of a row. The statistics of LN and BN are
+    LN here means LN-DL, over the channels and positions of a row. The statistics of LN and BN are
     computed from the statistics of IN (Eq. 4), by the law of total variance. Parameters:
     `mean_logits` (3,) and `var_logits` (3,), which start at zero, `gamma` and `beta`. Buffers:
     `running_mean` and `running_var` of the BN member. Raises ValueError in training for B·L = 1.
@@ -190,8 +190,9 @@ class SwitchNorm(StatisticsMixture):
         super().__init__(d, eps=eps, affine=affine, momentum=momentum)
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Return the means and the variances of IN, LN and BN, each broadcastable to (B, 1, D)
-        (Eq. 4).
+        """Return two lists (Luo et al. 2019, Eq. 4): the means of IN, LN and BN, and the variances.
+
+        Each entry is broadcastable to (B, 1, D).
         """
         bn_mean, bn_var = self.batch_statistics(moments)
         ln_mean, ln_var = pool_channels(moments, 1)

@@ -32,7 +32,7 @@ from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
-MAX_KERNELS = 2  # at a time; on a laptop, more kernels would not be faster
+MAX_KERNELS = 2  # kernels that run at a time; more would not be faster on a laptop
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

@@ -102,7 +102,10 @@ def to_html(
 
 
 def section_links(cells: str) -> str:
-    """Return a folded list of links to the sections of a page; "" for a page without sections."""
+    """Return a folded list of links to the sections of a page; "" for a page without sections.
+
+    cells: the notebook's cells as HTML.
+    """
     headings = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
     links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     return f"<details><summary>On this page</summary><ul>{links}</ul></details>" if links else ""

@@ -82,8 +82,8 @@ class NotebookOutcome:
     question: str = ""  # Markdown
     answer: str = ""  # Markdown
     thumbnail: str = ""  # HTML of a picture
-    found: str = ""  # HTML at the top of the first page
-    first: str = ""  # HTML above the cards of all notebooks
+    found: str = ""  # HTML at the top of the report's first page
+    first: str = ""  # HTML above the notebooks' cards on the report's first page
     error: str = ""  # the cell that failed, and the error
     failed_runs: int = 0  # number of the notebook's runs that could not be trained
 

@@ -36,7 +36,7 @@ def template(name: str, **values: object) -> str:
 
 
 def add_templates(folder: Path) -> None:
-    """Let `template` find the files of a further folder too."""
+    """Let `template` also find the files of another folder."""
     _environment().loader.searchpath.append(str(folder))
 
 
@@ -55,8 +55,8 @@ def _environment():
 
 
 def enlarge_on_click(text: str) -> str:
-    """Return the HTML with each figure in the label of a hidden checkbox, so that a click enlarges
-    the figure without a script.
+    """Return the HTML `text` with each figure in the label of a hidden checkbox, so that a click
+    enlarges the figure without a script.
     """
     box = '<input type="checkbox" aria-label="Enlarge the figure">'
     return re.sub(
@@ -65,7 +65,7 @@ def enlarge_on_click(text: str) -> str:
 
 
 def link_pages(text: str) -> str:
-    """Return the HTML with links to notebooks replaced by links to the notebooks' pages.
+    """Return the HTML `text` with links to notebooks replaced by links to the notebooks' pages.
 
     A link to another file of the checkout is replaced by the file's name, because the report may be
     in any folder.
@@ -84,7 +84,7 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*"
 
 
 def key_lines(answer: str) -> list[str]:
-    """Return the first three paragraphs or bullets of an answer, without its opening and tables.
+    """Return the first three paragraphs or bullets of an answer, without OPENING and tables.
 
     index.css shows only the first lines of each paragraph or bullet.
     """
@@ -94,7 +94,7 @@ def key_lines(answer: str) -> list[str]:
 
 
 def answer_in_short(answer: str) -> str:
-    """Return the key lines of an answer, then the scale and the seeds in its opening, as HTML."""
+    """Return as HTML the key lines of an answer, then the scale and seeds named in its opening."""
     opening = OPENING.match(answer)
     lines = markdown("\n".join(f"- {line}" for line in key_lines(answer)))
     basis = f'<p class="basis">{html.escape(opening[1])}</p>' if opening and opening[1] else ""

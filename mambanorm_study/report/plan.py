@@ -13,7 +13,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.runs.grid import check_names, check_task, unique
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, usable_tasks
-from mambanorm_study.tables.replication import trained_here
+from mambanorm_study.tables.replication import runs_to_train
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class StudyPlan:
     tasks: list[str] | None  # None means the tasks of the scale
     seeds: int | list[int] | None  # None means the seeds of the scale
     runs_dir: str | Path | None  # the run store; None means the store that the environment sets
-    paths: list[Path]  # the notebooks, in teaching order
+    paths: list[Path]  # the notebooks to execute, in teaching order
     left_out: list[str]  # names of the notebooks that use none of `tasks`
     configs: list[RunConfig]  # all runs that the notebooks read
     # notebook → runs to train on this machine: runs that are not recorded, and runs on new seeds
-    trained_here: dict[str, list[RunConfig]]
+    to_train: dict[str, list[RunConfig]]
 
     @property
-    def configs_trained_here(self) -> list[RunConfig]:
+    def configs_to_train(self) -> list[RunConfig]:
         """All runs to train on this machine, without duplicates."""
-        return unique(chain.from_iterable(self.trained_here.values()))
+        return unique(chain.from_iterable(self.to_train.values()))
 
 
 def plan_study(
@@ -47,8 +47,9 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. Raise ValueError for an unknown scale, task or notebook.
 
-    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: whether a
-    new seed is drawn at random and stored if the run store has none for this machine yet.
+    notebooks: names of notebooks or beginnings of names; None means all notebooks. draw: True
+    means that a new seed is drawn at random and stored, if the run store has none for this machine
+    yet.
     """
     scale = study_scale(scale)
     if tasks is not None:
@@ -60,7 +61,7 @@ def plan_study(
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     configs = unique(chain.from_iterable(runs.values()))
     to_train = {
-        name: trained_here(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
+        name: runs_to_train(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
     }
     return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
 

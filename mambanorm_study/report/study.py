@@ -49,7 +49,7 @@ def run_study(
     facts = study_facts(plan.scale, check_source(), plan.configs, plan.tasks)
 
     warm_up()  # compile the kernels once instead of in every worker and notebook
-    missing = missing_runs(plan.configs_trained_here, plan.runs_dir)
+    missing = missing_runs(plan.configs_to_train, plan.runs_dir)
     failed_ids = set()
     if missing:
         frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=plan.runs_dir)
@@ -65,14 +65,14 @@ def run_study(
     parameters = {name: value for name, value in parameters.items() if value is not None}
     outcomes = []
     for outcome in execute(plan.paths, out_dir, parameters):
-        configs = plan.trained_here.get(outcome.name, [])
+        configs = plan.to_train.get(outcome.name, [])
         failed_runs = sum(config.run_id in failed_ids for config in configs)
         outcomes.append(replace(outcome, failed_runs=failed_runs))
     # the report also shows the notebooks that an earlier study executed
     earlier = [out_dir / path.name for path in find_notebooks() if path not in plan.paths]
     earlier_outcomes = [read_outcome(path) for path in earlier if path.is_file()]
 
-    n_runs = len(unique([*plan.configs, *plan.configs_trained_here]))
+    n_runs = len(unique([*plan.configs, *plan.configs_to_train]))
     n_trained = len(missing) - len(failed_ids)
     facts["Training runs"] = f"{n_runs}, of which {n_trained or 'none'} trained this time"
     facts["Total time"] = spell(time.monotonic() - start)
@@ -95,7 +95,7 @@ SOURCE_WORDS = {
 def study_facts(
     scale: str, source: str, configs: Sequence[RunConfig], tasks: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return the facts on the first page, label → text. configs: all runs of the study."""
+    """Return the facts on the report's first page, label → text. configs: the study's runs."""
     names = tasks or dict.fromkeys(config.task for config in configs)
     titles = [f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names]
     facts = {

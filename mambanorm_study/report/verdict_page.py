@@ -48,7 +48,7 @@ def verdict_html(
 def _row(
     verdict: Any, last_column: Mapping[tuple[str, str], str] | None, pictures: bool
 ) -> dict[str, Any]:
-    paper, task = verdict.turns_on.paper, f" --tasks {verdict.task}" if verdict.task else ""
+    paper, task = verdict.main_row.paper, f" --tasks {verdict.task}" if verdict.task else ""
     last = "–" if math.isnan(paper) else f"{paper:+.3g}".replace("-", "−")
     if last_column:
         last = last_column.get((verdict.claim.id, verdict.task), "–")
@@ -56,21 +56,21 @@ def _row(
         id=verdict.claim.id,
         task=verdict.task,
         word=verdict.word,
-        said=verdict.said,
+        said=verdict.as_text,
         claim=verdict.claim.words,
         first=[note for note in (verdict.reason, verdict.failures) if note],
         details=_details(verdict),
         footnotes=verdict.footnotes,
         picture=_picture(verdict) if pictures else "",
         command=f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}",
-        effect=verdict.turns_on.amount if verdict.n else "–",
+        effect=verdict.main_row.amount if verdict.n else "–",
         last=last,
     )
 
 
 def _details(verdict: Any) -> dict[str, str]:
     """Return the paragraphs of the part of a row that unfolds, as heading → text."""
-    claim, row = verdict.claim, verdict.turns_on
+    claim, row = verdict.claim, verdict.main_row
     details = {
         "Measured": claim.quantity,
         "Must lie above 0": claim.condition,
@@ -91,7 +91,7 @@ def _picture(verdict: Any) -> str:
     Returns "" if a single comparison decides, and for the verdict "no word".
     """
     n_deciding = sum(row.decides for row in verdict.rows)
-    if n_deciding < 2 or not verdict.n or verdict.turns_on.why:
+    if n_deciding < 2 or not verdict.n or verdict.main_row.why:
         return ""
     from PIL import Image
 

@@ -1,8 +1,10 @@
 """Builds the model of a config, with initial weights that depend on the seed alone.
 
-Two arms with the same seed start from the same weights in every parameter that they share (a paired
-comparison). A field of RunConfig is passed to the model if the class of the model or of its blocks
-has a parameter of the same name.
+Two arms (e.g. RMSN>SSM>None and RMSN>SSM>GN: the norms before and after the SSM) with the same seed
+start from the same weights in every parameter that they share (a paired comparison).
+
+A field of RunConfig is passed to the model if the class of the model or of its blocks has a
+parameter of the same name.
 """
 
 import inspect
@@ -18,7 +20,8 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
-# Fields that a task's settings may contain although its model ignores them: they raise no error.
+# Fields that a task's settings may contain although the task's model ignores them. `_check_fields`
+# accepts them at any value.
 IGNORED_FIELDS = ("d_state", "d_conv", "n_heads")
 
 
@@ -58,9 +61,10 @@ def _model_and_block_class(
 
 @cache
 def _argument_names(model_class: type[nn.Module], block_class: type[nn.Module]) -> frozenset[str]:
-    """Return the names of the arguments of a model.
+    """Return the names of the arguments of a model's constructor.
 
-    A model with `**` parameters passes them to its blocks, so the blocks' arguments are included.
+    A constructor with `**` parameters passes them to the blocks, so the names of the blocks'
+    arguments are included.
     """
     parameters = inspect.signature(model_class).parameters
     names = set(parameters)
@@ -71,7 +75,7 @@ def _argument_names(model_class: type[nn.Module], block_class: type[nn.Module]) 
 
 @cache
 def _model_fields() -> frozenset[str]:
-    """Return the config fields that at least one model takes, without IGNORED_FIELDS."""
+    """Return the names of the config fields that at least one model takes, minus IGNORED_FIELDS."""
     arguments = set(_argument_names(ImageClassifier, VSSBlock))
     for entry in MODELS.values():
         arguments |= _argument_names(entry.classifier or SequenceClassifier, entry.block)
@@ -81,7 +85,10 @@ def _model_fields() -> frozenset[str]:
 def _check_fields(
     config: RunConfig, model_class: type[nn.Module], arguments: frozenset[str]
 ) -> None:
-    """Raise ValueError if a field that the model does not take differs from its default."""
+    """Raise ValueError if a config field that the model does not take differs from its default.
+
+    arguments: names of the arguments of the model.
+    """
     used_fields = set(arguments)
     if model_class is MODELS[config.model].classifier:
         used_fields.add("model")

@@ -26,9 +26,12 @@ def count_workers(
     """Return the number of worker processes; 0 means that this process trains all runs in turn.
 
     workers: "auto" gives 0 if the runs use a GPU, if all runs are of scale smoke, if there is only
-    one run, or in a notebook that a study runs on one core; otherwise as many workers as fit on the
-    cores. With a `scheduler`, the result is the number of its threads. Raises ValueError unless
-    workers is "auto" or a whole number from 0 to 10,000.
+    one run, or in a notebook that a headless study executes on one core. In all other cases,
+    "auto" gives as many workers as fit on the cores, at most one per run.
+    scheduler: address of a Dask scheduler; if given, the result is the number of threads of the
+    scheduler's workers, at least 1.
+
+    Raises ValueError unless `workers` is "auto" or a whole number from 0 to 10,000.
     """
     if scheduler is not None:
         with connect(scheduler) as client:
@@ -39,8 +42,9 @@ def count_workers(
         return 0
     available_threads = numba.config.NUMBA_NUM_THREADS
     threads = max(config.threads for config in configs)
-    one_core_kernel = available_threads == 1 and KERNEL in os.environ  # a study runs this notebook
-    # smoke runs take less time than the start of a worker
+    # a headless study executes this notebook on one core
+    one_core_kernel = available_threads == 1 and KERNEL in os.environ
+    # runs of scale smoke take less time than the start of a worker
     only_smoke = all(config.scale == "smoke" for config in configs)
     if threads <= available_threads and (len(configs) == 1 or one_core_kernel or only_smoke):
         return 0
@@ -53,7 +57,8 @@ def open_client(
 ) -> Iterator[Client | None]:
     """Yield the Dask client whose workers train the runs, or None if this process trains them.
 
-    Raises OSError if no scheduler answers, RuntimeError if local workers do not start.
+    A given `client` is yielded unchanged. Raises OSError if no scheduler answers, RuntimeError if
+    local workers do not start.
     """
     n_local = 0 if client or scheduler else count_workers(configs, workers)
     if scheduler is not None and client is None:
@@ -75,7 +80,7 @@ def open_client(
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """Yield a client of the Dask scheduler at this address. Log messages are off meanwhile.
+    """Yield a client of the Dask scheduler at an address. Inside the `with`, log messages are off.
 
     Raises ConnectionError if no scheduler answers or if the key for TLS is missing.
     """
@@ -99,19 +104,21 @@ HOST = "127.0.0.1"
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """Yield a client of a Dask cluster on this machine; each run may use `threads` threads.
 
-    Dask runs any code that it is sent, so only this process may use the cluster: its sockets are
-    bound to loopback and use TLS with a new key, and its HTTP server has no routes. Raises
-    RuntimeError if the workers do not start.
+    workers: number of worker processes. Dask runs any code that it is sent, so only this process
+    may use the cluster. Therefore the cluster's sockets are bound to loopback and use TLS with a
+    new key, and the cluster's HTTP server has no routes. Raises RuntimeError if the workers do not
+    start.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # this is a worker that imports the user's script; its parent process reports the error
+        # this process is a worker that imports the user's script; the parent reports the error
         raise SystemExit(1)
     settings = {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
     }
-    # Dask sets the workers' environment variables in this process, too; patch.dict restores them
+    # Dask sets the workers' environment variables in this process, too; patch.dict restores the
+    # previous values
     with patch.dict(os.environ), dask.config.set(settings):
         try:
             cluster = LocalCluster(
@@ -139,7 +146,8 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
 def worker_environment(threads: int) -> dict[str, int]:
     """Return the environment variables of a worker, here or on a cluster (docs/clusters.md).
 
-    They must be set before the worker starts, because Numba needs its thread limit at its start.
+    The variables must be set before the worker starts, because Numba reads the thread limit at its
+    import. threads: number of threads that a run may use.
     """
     return {
         "NUMBA_NUM_THREADS": threads,

@@ -1,4 +1,4 @@
-"""Evaluates a model on a split without gradients: predictions, accuracy and loss.
+"""Computes the predictions, the accuracy and the loss of a model on a split, without gradients.
 
 A language model's accuracy is the share of positions at which the token with the highest logit is
 the next token of the text; its loss is the mean cross-entropy over the positions. A regression's
@@ -18,16 +18,17 @@ from mambanorm_study.tasks.base import Units
 # A batch of rows: the inputs, the lengths (None if no row is padded) and the labels.
 Batch = tuple[Tensor, Tensor | None, Tensor]
 
-EVAL_BATCH = 64  # results depend on it, because rounding depends on the number of rows in a batch
+# Rows per batch. Results depend on this number, because it affects rounding.
+EVAL_BATCH = 64
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
-    """Return the autocast context of the config's precision."""
+    """Return an autocast context: bfloat16 if the config's precision is "bf16", else disabled."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch on a device."""
+    """Return the batch with its tensors on `device`."""
     return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
 
 
@@ -43,10 +44,13 @@ def predict(
 
     Classes: label (n,), predicted (n,) and loss (n,). predicted is −1, which is always wrong, if a
     logit of the row is not finite.
-    Regression: label (n, T) and predicted (n, T) in the targets' units; loss (n,); baseline (T,),
-    the mean of each target over the training rows.
+    Regression with T targets: label (n, T) and predicted (n, T) in the targets' units; loss (n,),
+    the mean squared error of the standardized targets; baseline (T,), the mean of each target over
+    the training rows.
     Language models: right (n,), the share of the row's positions that are predicted correctly; and
     loss (n,), the mean cross-entropy over the row's positions.
+
+    units: mean and scale of a regression's targets; None for classes and language models.
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []
@@ -64,7 +68,7 @@ def predict(
 
 
 def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
-    """Return the arrays that `predict` returns, except baseline, for the rows of a batch."""
+    """Return what `predict` returns, without baseline, for the rows of one batch and as tensors."""
     if units is not None:
         loss = (logits - units.standardize(labels)).square().mean(-1)
         return {"label": labels, "predicted": units.restore(logits), "loss": loss}
@@ -72,14 +76,18 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
     if labels.dim() == 1:
         loss = nn.functional.cross_entropy(logits, labels, reduction="none")
         return {"label": labels, "predicted": predicted, "loss": loss}
-    # (B, L)
+    # a language model: labels and loss are (B, L)
     loss = nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     right = (predicted == labels).sum(1)
     return {"right": right / labels.shape[1], "loss": loss.sum(1) / labels.shape[1]}
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
-    """Return the accuracy as a fraction. For a regression it is R², as this module defines it."""
+    """Return the accuracy, as a fraction, of the predictions that `predict` returned.
+
+    The accuracy of a regression is R² against the training mean, averaged over the targets; a
+    negative average and an average that is not finite count as 0.
+    """
     if "right" in predictions:
         return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:
@@ -90,10 +98,11 @@ def accuracy(predictions: dict[str, np.ndarray]) -> float:
 
 
 def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """Return the rmse and mae of a regression, and chance_rmse: the RMSE of the training mean.
+    """Return a map with the errors of a regression: rmse, mae and chance_rmse.
 
-    Each is a mean over the targets. All three are None for classes; rmse and mae are not finite if
-    an output of the model is not finite.
+    rmse and mae belong to the model; chance_rmse is the RMSE of predicting the training mean. Each
+    error is a mean over the targets, in the targets' units. All three are None for classes and
+    language models. rmse and mae are not finite if an output of the model is not finite.
     """
     if "baseline" not in predictions:
         return {"rmse": None, "mae": None, "chance_rmse": None}
@@ -106,6 +115,9 @@ def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
 
 
 def regression_errors(predictions: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays of errors (n, T) in float64: the model's and the training mean's."""
+    """Return the errors of the model (n, T) and of predicting the training mean (n, T), in float64.
+
+    Errors are in the targets' units, for n rows and T targets.
+    """
     label = predictions["label"].astype(float)
     return label - predictions["predicted"], label - predictions["baseline"]

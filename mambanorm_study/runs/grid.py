@@ -1,6 +1,7 @@
 """Makes configs from a task, a scale, arms and seeds.
 
-An experiment is a list of configs that plain Python code builds (tables/experiments.py).
+An arm, e.g. RMSN>SSM>GN, states the norms before and after the SSM of a Mamba block. An experiment
+is a list of configs that plain Python code builds (tables/experiments.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +18,12 @@ from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differe
 
 
 def arms(*texts: str) -> list[Arm]:
-    """Return the arms that these texts name."""
+    """Return one arm for each text, such as "RMSN>SSM>GN"."""
     return [Arm.parse(text) for text in texts]
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
-    """Return the config of a task at a scale with some fields changed.
+    """Return the config of a task at a scale, with the fields in `changes` changed.
 
     scale: None means `default_scale()`. Raises ValueError for changes that make the warm-up longer
     than the run. `RunConfig` itself accepts a longer warm-up, because stored runs may have one.
@@ -30,7 +31,8 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     scale = default_scale() if scale is None else check_scale(scale)
     arm = changes.get("arm", "")
     if isinstance(arm, str) and arm.startswith("preset:"):
-        preset = PRESETS.get(arm.removeprefix("preset:").strip())  # Arm.parse refuses unknown names
+        # an unknown preset is refused later, by Arm.parse in RunConfig
+        preset = PRESETS.get(arm.removeprefix("preset:").strip())
         changes = {"norm_options": preset.options if preset else {}, **changes}
     elif arm and isinstance(Arm.parse(arm), AttentionArm):
         changes = {"model": "transformer", **changes}
@@ -50,7 +52,7 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
-    """Return the run_id of `base_config` with these values; `changes` are pairs (field, value)."""
+    """Return the run_id of `base_config` with these values; `changes`: pairs (field, value)."""
     return base_config(task, scale, arm=arm, lr=lr, seed=seed, **dict(changes)).run_id
 
 
@@ -60,7 +62,7 @@ def relative_cost(config: RunConfig) -> float:
 
 
 def unique(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return configs as a list without repeated runs, in their order. A single config is allowed.
+    """Return `configs`, or a single config, as a list in the same order, each run only once.
 
     Raises TypeError for an item that is not a RunConfig.
     """
@@ -80,8 +82,9 @@ def grid(
 ) -> list[RunConfig]:
     """Return one config per task, arm and seed, with the fields in `changes` changed.
 
-    The configs of a task are ordered by seed, so a sweep that is stopped has trained every arm on
-    the first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
+    The configs of a task are ordered by seed, so a sweep that is stopped early has trained all arms
+    on the same first seeds. seeds: as in `check_seeds`. An empty list of tasks gives no configs.
+    Raises ValueError if `arms` is empty.
     """
     arms = [arms] if isinstance(arms, str | Arm) else arms
     if not arms:
@@ -96,7 +99,7 @@ def grid(
 
 
 # --------------------------------------------------------------------------------------------------
-# seeds and names
+# checks of seeds and names
 
 # Arms are compared on the seeds 52…99. Learning rates are chosen on the seeds 0…51 and 100…199.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
@@ -112,16 +115,19 @@ def is_tuning_seed(seed: int) -> bool:
     return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
-# Scale → default number of seeds per arm. The paper's Table 2 has 3.
+# Scale → default number of seeds per arm. The paper's Table 2 uses 3 seeds.
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
 
-# Largest length of a list of seeds, and largest number n that may stand for the seeds 0…n−1 (seed
-# 100 is a tuning seed).
+# Largest length of a list of seeds, and largest number n that may stand for the seeds 0…n−1. With
+# a larger n, these seeds would include 100, which is a tuning seed.
 MOST_SEEDS, MOST_SEEDS_AS_NUMBER = 1_000, 100
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """Return seeds as a list. 8 means [0, …, 7]; None means the scale's default number of seeds.
+    """Return the seeds as a list.
+
+    seeds: a list; or a number n, which means [0, …, n − 1]; or None, which means the scale's
+    default n.
 
     Raises ValueError for no seeds, too many seeds, a seed that is given twice, or a seed that is
     not a whole number from 0 to 2³² − 1.
@@ -139,16 +145,16 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
 
 
 def check_once(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError if a value occurs twice. what: the noun for a value in the message."""
+    """Raise ValueError if a value occurs twice. what: noun that the message uses for a value."""
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{what} {value!r} is given twice")
 
 
 def check_task(name: str) -> str:
-    """Return the name of a task. Raise ValueError if it is not registered.
+    """Return `name`, the name of a task. Raise ValueError if no task of this name is registered.
 
-    The kit's tasks are checked without importing them.
+    The tasks of this kit are checked without importing their modules.
     """
     if isinstance(name, str) and name in PAPER:
         return name
@@ -160,8 +166,8 @@ def check_task(name: str) -> str:
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
     """Return names as a list; a single name gives a list of one.
 
-    Raises ValueError if the list is empty or an item is not a name. what: the argument's name for
-    the message.
+    Raises ValueError unless there is at least one name and each is a non-empty string. what: the
+    argument's name for the message.
     """
     names = [names] if isinstance(names, str) else list(names)
     if not names or not all(isinstance(name, str) and name for name in names):

@@ -1,4 +1,4 @@
-"""Device, commit, versions, processor and memory of a run."""
+"""Finds the device, commit, package versions, processor and memory that a run uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ psutil, torch = Later("psutil"), Later("torch")
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the named device; "auto" is CUDA if available, else the CPU.
+    """Return the device `name`; "auto" means CUDA if available, else the CPU.
 
     Raises ValueError if the device is not available.
     """
@@ -38,7 +38,10 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @functools.cache
 def git_commit(root: Path = Path(__file__).parent) -> str:
-    """Return the checkout's commit, with `+` if a Python file changed; "" without a checkout."""
+    """Return the checkout's short commit hash; "" if the kit is not used from a checkout.
+
+    A `+` is appended if a Python file differs from the commit.
+    """
     if not CHECKOUT:  # a wheel may be installed inside another repository
         return ""
     git = functools.partial(subprocess.run, capture_output=True, text=True, check=True, cwd=root)
@@ -52,7 +55,10 @@ def git_commit(root: Path = Path(__file__).parent) -> str:
 
 @functools.cache
 def versions() -> str:
-    """Return the versions on which results depend: `python 3.11.7, torch 2.13.0, …`."""
+    """Return the versions of Python and of the packages on which results depend, as one text.
+
+    An example is `python 3.11.7, torch 2.13.0, …`.
+    """
     texts = [f"python {platform.python_version()}"]
     for package in ("mambanorm", "torch", "numba", "numpy", "scikit-learn"):
         with suppress(PackageNotFoundError):
@@ -62,9 +68,12 @@ def versions() -> str:
 
 @functools.cache
 def machine() -> str:
-    """Return a description without the owner's name: `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`."""
+    """Return a description of this machine: `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`.
+
+    The description includes a CUDA GPU if there is one, and leaves out the owner's name.
+    """
     processor = platform.processor() or "unknown processor"
-    with suppress(OSError, TypeError):  # TypeError if no line matches
+    with suppress(OSError, TypeError):  # TypeError if no line matches the pattern
         processor = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
     size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -73,7 +82,7 @@ def machine() -> str:
 
 def memory() -> int:
     """Return the machine's memory in bytes."""
-    if not hasattr(os, "sysconf"):  # Windows
+    if not hasattr(os, "sysconf"):  # on Windows
         return psutil.virtual_memory().total
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -84,11 +93,11 @@ def cores() -> int:
 
 
 class PeakMemory:
-    """Measures how far the peak of a run is above the memory in use at construction.
+    """Measures how far a run's peak memory exceeds the memory in use when the object was made.
 
-    The peak is that of torch's allocator on CUDA, and the process's high-water mark on Linux;
-    elsewhere the growth is NaN. Construction resets the peak, so that earlier runs of the process
-    do not count.
+    On CUDA, the peak is that of torch's allocator; on a CPU under Linux, it is the process's
+    high-water mark; elsewhere, the growth is NaN. The constructor resets the peak, so that earlier
+    runs of the process do not count.
     """
 
     def __init__(self, device: torch.device):
@@ -98,7 +107,7 @@ class PeakMemory:
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             else:
-                # memory that an earlier run freed and glibc kept would hide a growth
+                # memory that an earlier run freed but glibc kept would hide the growth of this run
                 ctypes.CDLL("libc.so.6").malloc_trim(0)
                 Path("/proc/self/clear_refs").write_text("5")
             self.start = self._peak()
@@ -111,5 +120,5 @@ class PeakMemory:
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def growth(self) -> float:
-        """Return the growth so far, in MB."""
+        """Return the peak so far minus the memory in use at the start, in MB; NaN if unknown."""
         return math.nan if math.isnan(self.start) else (self._peak() - self.start) / 1e6

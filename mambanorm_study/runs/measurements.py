@@ -25,10 +25,11 @@ def load_or_measure(
     digest: str,
     runs_dir: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of `measure(seed)` for each seed, as a frame with a column seed.
+    """Return the rows of `measure(seed)` for each seed, as a DataFrame with a column seed.
 
-    Rows that are stored are read, not measured again. Measures on one thread, which is fastest for
-    small models and makes the numbers independent of the number of cores.
+    The rows of a seed are stored under `folder`, `name`, seed and `digest`; stored rows are read,
+    not measured again. Measures on one thread, which is fastest for small models and makes the
+    numbers independent of the number of cores.
     """
     frames = []
     for seed in seeds:
@@ -44,6 +45,6 @@ def load_or_measure(
 
 
 def digest_of(*sources: Path | str) -> str:
-    """Return a digest of torch's version and the sources: texts, and files given as Paths."""
+    """Return ten hex digits of a hash of torch's version and `sources`: texts or file Paths."""
     texts = [source if isinstance(source, str) else source.read_text() for source in sources]
     return hashlib.sha256("\0".join([torch.__version__, *texts]).encode()).hexdigest()[:10]

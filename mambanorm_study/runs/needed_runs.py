@@ -1,4 +1,7 @@
-"""Trains runs that depend on other runs, such as test runs at the learning rate of tuning runs."""
+"""Trains runs that depend on the results of other runs.
+
+For example, test runs use the learning rate that tuning runs selected.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +14,19 @@ from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.runs.store import load_runs
 
-# A function that takes the frame of known runs and returns the configs of all needed runs.
+# A function that takes the run frame (one row per run) of all known runs and returns the configs of
+# all needed runs, known or not.
 FindNeeded = Callable[[pd.DataFrame], list[RunConfig]]
 
 
 def known_runs(
     scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Return one frame of the runs in the store, `frames` and recorded results, each run once."""
+    """Return one run frame with the runs of the store, of `frames` and of the recorded results.
+
+    Only runs of `scale` are read from the store and the recorded results. The run frame has one row
+    per run; of a run that occurs more than once, it has the first row in the order above.
+    """
     stored = load_runs(runs_dir, scale=scale)
     recorded_frame = recorded(scale) if recorded_path(scale).is_file() else None
     known = [f for f in (stored, *frames, recorded_frame) if f is not None and len(f)]
@@ -26,7 +34,11 @@ def known_runs(
 
 
 class TrainedRuns(NamedTuple):
-    """Result of `train_needed`: known runs, rows of failed runs, configs of all needed runs."""
+    """Result of `train_needed`.
+
+    known: run frame (one row per run) of all known runs. failed: run frame of the failed runs.
+    needed: configs of all needed runs.
+    """
 
     known: pd.DataFrame
     failed: pd.DataFrame
@@ -40,11 +52,13 @@ def train_needed(
     *frames: pd.DataFrame | None,
     **options: Any,
 ) -> TrainedRuns:
-    """Train the runs that `find_needed` returns and that are not known yet.
+    """Train the runs whose configs `find_needed` returns, except those that are known already.
 
-    New results may make further runs needed, so this is repeated until no run is missing. A failed
-    run is not tried again. options: scheduler, workers, client and progress of `sweep`. Raises
-    ValueError if no run is needed at all.
+    New results may make further runs needed, so `find_needed` is called again after each training,
+    until no run is missing. A failed run is not tried again.
+
+    frames: run frames of further known runs (`known_runs`). options: scheduler, workers, client and
+    progress of `sweep`. Raises ValueError if no run is needed at all.
     """
     needed: list[RunConfig] = []
     failed: list[pd.DataFrame] = []
@@ -61,7 +75,7 @@ def train_needed(
         if not missing:
             return TrainedRuns(known, pd.concat(failed) if failed else known.iloc[:0], needed)
         from mambanorm_study.runs.sweep import (
-            sweep,  # needs torch and Dask, which listing runs does not
+            sweep,  # imports torch and Dask, which listing runs does not need
         )
 
         rows = sweep(missing, runs_dir=runs_dir, **options)

@@ -3,21 +3,21 @@
 For each task, a scale gives the fields whose values differ from RunConfig's defaults. "*" means
 every task.
 
-    smoke   seconds, for tests
-    quick   minutes on a laptop: shows how fast arms learn
-    evening hours on a laptop: enough steps for most arms to stop improving
-    lab     hours on one GPU
-    paper   the settings of the paper's Appendix C
+    smoke      seconds, for tests
+    quick      minutes on a laptop: shows how fast the arms (norms of a block) learn
+    evening    hours on a laptop: enough steps for most arms to stop improving
+    lab        hours on one GPU
+    paper      the settings of the paper's Appendix C
 
 The settings of quick, evening and lab are ours, scaled down to fit these times. In the settings of
-paper, a comment names the source of each line: "C.4" means a paragraph of Appendix C, "§4.1" a
-section of the paper, "VMamba" a default of VMamba's public code (`classification/config.py`), to
-which C.1 refers. "ours" marks what the paper does not state.
+paper, a comment names the source of each line: "App. C.4" means a paragraph of the paper's Appendix
+C, "VMamba" a default of VMamba's public code (`classification/config.py`), to which Appendix C.1
+refers, and "ours" a setting that the paper does not state.
 """
 
 from typing import Any
 
-# C.4: "The random seed was set to 2222".
+# Appendix C.4 of the paper: "The random seed was set to 2222".
 PAPER_SEED = 2222
 
 
@@ -32,14 +32,15 @@ def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
 
 # fmt: off
 
-# Fields of every image task: the norms of the original VMamba (§4.5) and its 3×3 convolution.
+# Fields of every image task: the norms of the original VMamba (§4.5 of the paper) and VMamba's 3×3
+# convolution.
 VISION = dict(arm="LN>SSM>LN", d_conv=3)
 
 IMAGENET, MNIST1D = ("imagenet100", "imagenet1k"), ("mnist1d", "curves")
-# Image tasks. The claims about vision are judged on them.
+# Image tasks, on which the claims about vision are judged.
 VISION_TASKS = ("digits_images", "glyphs_images", "cifar10_images", "cifar100_images", *IMAGENET)
 
-# Tasks of predicting a text. The text is the same for all seeds.
+# Tasks in which the next character of a text is predicted. The text is the same for all seeds.
 TEXTS = ("pydoc",)
 
 # Tasks with a label at each position, such as the next token. Their models are language models with
@@ -49,7 +50,8 @@ LANGUAGE_TASKS = TEXTS
 # Regressions whose positions are the columns of a table (tasks/tabular.py).
 TABLES = ("energy", "california_housing", "diabetes")
 
-# Tasks whose rows are sequences of tokens with one label. Other sequences consist of real values.
+# Tasks whose rows are sequences of token ids with one label per row. In the other tasks with one
+# label per row, the inputs are real values.
 TOKEN_TASKS = ("listops", "imdb")
 
 KINDS = {
@@ -65,33 +67,33 @@ def kind_of(task: str) -> str:
 
 
 def kind_of_input(task: str) -> str:
-    """Return `kind_of` a task, with "sequence" divided into "values" and "tokens"."""
+    """Return `kind_of(task)`, but "tokens" or "values" (real numbers) in place of "sequence"."""
     return KINDS.get(task) or ("tokens" if task in TOKEN_TASKS else "values")
 
 
 # -------------------------------------------------------------------------------- paper: Appendix C
-# The number of steps follows from the number of rows that the paper gives. Where some of these rows
-# are held out for validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of
-# Breakfast's people), the same number of steps makes a few more epochs of the remaining rows.
+# The number of steps is computed from the number of training rows that the paper gives. If some of
+# these rows are held out for validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet,
+# a tenth of Breakfast's people), the same number of steps is a few more epochs of the other rows.
 
-KERNEL = dict(d_conv=4, expand=2)  # as in C.3, C.4 and C.6; ours for tasks of other paragraphs
+KERNEL = dict(d_conv=4, expand=2)  # App. C.3, C.4, C.6; ours for the other tasks
 
 CIFAR = dict(
-    n_layers=4, d_model=64,                            # C.5
-    d_state=64, **KERNEL,                              # ours: as in C.3, C.4 and C.6
-    lr=1e-3, weight_decay=0.1,                         # C.5
-    schedule="cosine_warmup", warmup_steps=2_000,      # C.5
+    n_layers=4, d_model=64,                            # App. C.5
+    d_state=64, **KERNEL,                              # ours: as in App. C.3, C.4 and C.6
+    lr=1e-3, weight_decay=0.1,                         # App. C.5
+    schedule="cosine_warmup", warmup_steps=2_000,      # App. C.5
 )
 
 PATHFINDER = dict(
-    n_layers=6, d_model=128,                           # C.6
-    d_state=64, **KERNEL,                              # C.6
-    lr=2e-4, weight_decay=0.05, betas=(0.9, 0.95),     # C.6
-    schedule="constant_warmup", warmup_steps=5_000,    # C.6
-    # C.6: 50 epochs of batch 32, "across 10 GPUs". We take 32 as the whole batch, so that C.6's
-    # learning rate fits one machine. The number of rows is ours, because C.6 states none: 80 % of
-    # the 200,000 images of the Long Range Arena. 160,000 rows / 32 = 5,000 steps per epoch, which
-    # is also the warm-up; × 50 epochs = 250,000 steps
+    n_layers=6, d_model=128,                           # App. C.6
+    d_state=64, **KERNEL,                              # App. C.6
+    lr=2e-4, weight_decay=0.05, betas=(0.9, 0.95),     # App. C.6
+    schedule="constant_warmup", warmup_steps=5_000,    # App. C.6
+    # App. C.6: 50 epochs of batch 32, "across 10 GPUs". We take 32 as the whole batch, so that the
+    # learning rate of App. C.6 fits one machine. App. C.6 states no number of rows; ours is 80 % of
+    # the 200,000 images of the Long Range Arena. 160,000 rows / 32 = 5,000 steps per epoch, as many
+    # as the warm-up has; × 50 epochs = 250,000 steps
     **epochs(50, rows=160_000, batch=32),
 )
 
@@ -103,95 +105,99 @@ BREAKFAST = {
     "breakfast_split4": 1_136,
 }
 
-VMAMBA = VISION | dict(  # C.1: the defaults of VMamba's tiny model
+VMAMBA = VISION | dict(  # App. C.1: the defaults of VMamba's tiny model
     # VMamba: four stages of 2, 2, 9 and 2 blocks; the first stage has 96 channels
     n_layers=15, d_model=96, down_sample=(2, 4, 13),
-    d_state=16, expand=2,                              # VMamba
-    # VMamba has these norms; C.1 removes only FFN and LN inside the block
+    d_state=16, expand=2,                              # VMamba's defaults
+    # VMamba has these norms; App. C.1 removes only the FFN and the LN inside the block
     stem_norm="LN", down_norm="LN", final_norm="LN",
-    lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images in a batch
-    schedule="cosine_warmup",                          # VMamba, but it ends at 0, not at 5e-6
+    lr=1e-3, weight_decay=0.05,                        # VMamba: lr 5e-4 per 512 images in a batch
+    schedule="cosine_warmup",                          # VMamba, but our lr ends at 0, not at 5e-6
     # We leave out VMamba's augmentation, label smoothing, drop path, gradient clipping and mixed
     # precision.
 )
 
-# Field of language models, as in mamba-ssm: a norm before the head. The head shares the embedding's
+# Field of language models: a norm before the head, as in mamba-ssm. Head and embedding share their
 # weights, which start small, so without this norm the model learns slowly in every arm.
 TIED = dict(final_norm="RMSN")
 
 PAPER: dict[str, dict[str, Any]] = {
-    # ours: the paper has no task digits; the widths are those of App. C
+    # ours: the paper has no task digits; d_model and d_state are those of App. C
     "digits": dict(
         d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500,
     ),
-    # ours: the paper has no task digits_images; width of VMamba's first stage, VMamba's d_state
+    # ours: the paper has no task digits_images; d_model and d_state of VMamba's first stage
     "digits_images": VISION | dict(
         d_model=96, n_layers=4, d_state=16, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500,
     ),
 
     "listops": dict(
-        n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.3
-        lr=1e-4, schedule="cosine_warmup",                 # C.3
-        warmup_steps=2_000,                                # ours: as in C.4 and C.5
-        weight_decay=0.01,                                 # ours: C.3 has none; PyTorch's default
-        # C.3: 30 epochs of batch 32; 96,000 rows (LRA) / 32 = 3,000 steps per epoch, × 30 = 90,000
+        n_layers=4, d_model=128, d_state=64, **KERNEL,     # App. C.3
+        lr=1e-4, schedule="cosine_warmup",                 # App. C.3
+        warmup_steps=2_000,                                # ours: as in App. C.4 and C.5
+        # ours: PyTorch's default, because App. C.3 states no weight decay
+        weight_decay=0.01,
+        # App. C.3: 30 epochs of batch 32; 96,000 rows (Long Range Arena) / 32 = 3,000 steps per
+        # epoch, × 30 epochs = 90,000 steps
         **epochs(30, rows=96_000, batch=32),
     ),
 
     "imdb": dict(
-        n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.4
-        lr=1e-4, weight_decay=0.1,                         # C.4
-        schedule="constant_warmup", warmup_steps=2_000,    # C.4
-        seed=PAPER_SEED,                                   # C.4; runs with three seeds use 0, 1, 2
-        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps per epoch, × 65 =
-        # 50,765
+        n_layers=4, d_model=128, d_state=64, **KERNEL,     # App. C.4
+        lr=1e-4, weight_decay=0.1,                         # App. C.4
+        schedule="constant_warmup", warmup_steps=2_000,    # App. C.4
+        # App. C.4; runs with three seeds use the seeds 0, 1 and 2
+        seed=PAPER_SEED,
+        # App. C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps per epoch,
+        # × 65 epochs = 50,765 steps
         **epochs(65, rows=25_000, batch=32),
     ),
 
-    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps per epoch, × 40 =
-    # 40,000
+    # App. C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps per epoch, × 40
+    # epochs = 40,000 steps
     "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
     "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
-    # ours: C.5's recipe, so that a model of images has the same size as a model of the sequences
-    # of their pixels
+    # ours: the recipe of App. C.5, so that a model that reads images has the same size as the model
+    # that reads their pixels as sequences
     "cifar10_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
     "cifar100_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
 
     "pathfinder64": PATHFINDER,
-    "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
-    "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
+    "pathfinder32": PATHFINDER,   # ours: the recipe of App. C.6; the paper has no Pathfinder-32
+    "pathfinder128": PATHFINDER,  # ours: the recipe of App. C.6; the paper has no Pathfinder-128
 
-    # ours: C.2 repeats the text of C.1, so a paragraph on Breakfast is missing (I4c of
-    # docs/paper.md).
-    # Split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 = 2,250
+    # ours: App. C.2 repeats the text of App. C.1, so the recipe for Breakfast is missing (see
+    # docs/paper.md, row I4c).
+    # Split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 epochs = 2,250 steps
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,
         lr=1e-4, weight_decay=0.1, schedule="cosine_warmup", warmup_steps=225,
         **epochs(50, rows=rows, batch=32),
     ) for name, rows in BREAKFAST.items()},
 
-    # §4.1: 1,300 images in each of 100 classes. VMamba: 300 epochs; batch 8 × 128, which is divided
-    # into eight parts of 128 rows, as on VMamba's eight GPUs. 130,000 / 1,024 = 126 steps per
-    # epoch, × 300 = 37,800; warm-up of 20 epochs (VMamba) = 2,520
+    # §4.1 of the paper: 1,300 images in each of 100 classes. VMamba: 300 epochs; a batch of 8 × 128
+    # rows, divided into eight parts of 128 rows, as on VMamba's eight GPUs. 130,000 / 1,024 = 126
+    # steps per epoch, × 300 epochs = 37,800 steps; warm-up of 20 epochs (VMamba) = 2,520 steps
     "imagenet100": VMAMBA | epochs(300, rows=130_000, batch=1_024) | dict(
         warmup_steps=20 * 126, micro_batch=128,
     ),
-    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps per epoch, × 100
-    # = 125,100; warm-up of 20 epochs (VMamba) = 25,020
+    # App. C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps per epoch,
+    # × 100 epochs = 125,100 steps; warm-up of 20 epochs (VMamba) = 25,020 steps
     "imagenet1k": VMAMBA | epochs(100, rows=1_281_167, batch=1_024) | dict(
         warmup_steps=20 * 1_251, micro_batch=128,
     ),
 
-    # Our choice, because the paper does not have these tasks: the settings of its Appendix C.5.
-    # 60,000 / 50 = 1,200 steps per epoch, × 40 = 48,000; 73,257 / 50 = 1,465, × 40 = 58,600.
+    # ours: the settings of App. C.5, because the paper does not have these tasks. 60,000 / 50 =
+    # 1,200 steps per epoch, × 40 epochs = 48,000 steps; SVHN: 73,257 / 50 = 1,465 steps per epoch,
+    # × 40 epochs = 58,600 steps
     "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
-    # 1,200 / 50 = 24 steps per epoch, × 40 = 960; a shorter warm-up than C.5's
+    # 1,200 / 50 = 24 steps per epoch, × 40 epochs = 960 steps; a shorter warm-up than in App. C.5
     "level": CIFAR | epochs(40, rows=1_200, batch=50) | dict(warmup_steps=96),
-    # 3,500 / 50 = 70 steps per epoch, × 40 = 2,800; a shorter warm-up than C.5's
+    # 3,500 / 50 = 70 steps per epoch, × 40 epochs = 2,800 steps; shorter warm-up than in App. C.5
     **dict.fromkeys(MNIST1D, CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280)),
-    # 4,000 / 50 = 80 steps per epoch, × 40 = 3,200; a shorter warm-up than C.5's
+    # 4,000 / 50 = 80 steps per epoch, × 40 epochs = 3,200 steps; shorter warm-up than in App. C.5
     "glyphs": CIFAR | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     "glyphs_images": CIFAR | VISION | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     # ours: the paper has no language model
@@ -209,7 +215,7 @@ PAPER: dict[str, dict[str, Any]] = {
 
 # ---------------------------------------------------------------------------------- our scale-downs
 
-# Scaled down from Appendix C: half of its d_model, a quarter of its d_state, fewer steps.
+# Scaled down from the paper's Appendix C: half of d_model, a quarter of d_state and fewer steps.
 HOURS = dict(
     d_model=64, n_layers=4, d_state=16, batch_size=32,
     lr=1e-3, steps=10_000, eval_every=500, warmup_steps=500,
@@ -244,11 +250,14 @@ LAB: dict[str, dict[str, Any]] = {
 }
 
 MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes per run, not tuned
-IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than a sequence
-TEXT = TIED | dict(lr=6e-3, d_model=64, batch_size=16, train_rows=1_200)  # half of the text
+# images have fewer positions than sequences
+IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)
+# train_rows: half of the training rows of pydoc
+TEXT = TIED | dict(lr=6e-3, d_model=64, batch_size=16, train_rows=1_200)
 CURVES = dict(lr=6e-3, steps=25, batch_size=32, eval_every=5, warmup_steps=5, train_rows=500)
 QUICK: dict[str, dict[str, Any]] = {
-    "*": dict(d_state=8),  # half of mamba-ssm's default: the scan takes half of a step's time
+    # half of mamba-ssm's default, to save time: the scan takes half of the time of a step
+    "*": dict(d_state=8),
     "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
     "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
     "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
@@ -272,7 +281,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "diabetes": dict(n_layers=2, lr=4e-3, steps=60, eval_every=15, batch_size=32),
 }
 
-# For tasks that are not tuned: steps at evening = EVENING_FACTOR × steps at quick.
+# For tasks whose settings are not tuned: steps at evening = EVENING_FACTOR × steps at quick.
 EVENING_FACTOR = 8
 
 EVENING: dict[str, dict[str, Any]] = {
@@ -284,8 +293,9 @@ EVENING: dict[str, dict[str, Any]] = {
     # 400 steps of 32 rows are 26 epochs of 500 curves. Trained on all curves, the arms reach 95 to
     # 98 %, which leaves no room for differences (Greydanus & Kobak's CNN reaches 94 %)
     "mnist1d": QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20),
-    # curves has 500 training rows and glyphs 1,000: most arms have stopped improving after these
-    # steps. More rows leave no room for differences, or take longer (claims/PROTOCOL.md)
+    # The task curves has 500 training rows, glyphs has 1,000. After these steps, most arms have
+    # stopped improving. With more rows, the arms hardly differ or training takes longer
+    # (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(
         lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000,
@@ -293,8 +303,8 @@ EVENING: dict[str, dict[str, Any]] = {
     "glyphs_images": QUICK["*"] | VISION | dict(
         lr=6e-3, batch_size=32, steps=800, eval_every=40, train_rows=1_000,
     ),
-    # 5 epochs of half of the text: the arms that learn fastest have just stopped improving (all of
-    # the text would take twice the steps)
+    # 5 epochs of half of the training text: the arms that learn fastest have just stopped improving
+    # (with all of the training text, this would take twice as many steps)
     "pydoc": QUICK["*"] | TEXT | dict(steps=400, eval_every=25),
     "digits": QUICK["*"] | QUICK["digits"] | dict(steps=1_280, eval_every=64),
     "digits_images": QUICK["*"] | QUICK["digits_images"] | dict(
@@ -321,17 +331,19 @@ DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
 # Fields in which a Transformer differs from the Mamba of the same task and scale.
 #
 # Source S2 (docs/sources.md) states no size, learning rate or number of steps. Size and number of
-# steps are the task's. At the learning rates in TRANSFORMER_LR, post-norm Transformers train.
+# steps are those of the Mamba. The learning rates are those of TRANSFORMER_LR, at which post-norm
+# Transformers train.
 TRANSFORMER = dict(
-    arm="AutoNorm", positional="learned", squeeze_excite=True,  # S2, §IV.B
-    d_conv=4,  # a Transformer ignores d_conv; one value for images and sequences
+    arm="AutoNorm", positional="learned", squeeze_excite=True,  # source S2, §IV.B
+    d_conv=4,  # has no effect on a Transformer; the same value for images and sequences
     down_norm="None",
 )  # fmt: skip
 
 TRANSFORMER_LR = {"smoke": 2e-3, "quick": 3e-3, "evening": 3e-3, "lab": 1e-3, "paper": 5e-4}
 
-# Further fields at quick; ours. With these steps about nine of ten digits are classified correctly,
-# and all named models with five seeds take half a minute on one core.
+# Task → further fields of the task's Transformer at scale quick; ours. With these steps about nine
+# of ten digits are classified correctly. With five seeds each, all models that source S2 names take
+# half a minute on one core.
 TRANSFORMER_TASKS: dict[str, dict[str, Any]] = {
     "digits_images": dict(n_layers=3, lr=6e-3, steps=200, eval_every=50),
     "diabetes": dict(n_layers=2, steps=60, eval_every=15, batch_size=32),
@@ -341,7 +353,10 @@ TRANSFORMER_TASKS: dict[str, dict[str, Any]] = {
 
 
 def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
-    """Return the `differences` of the Mamba of a task, changed to those of a Transformer."""
+    """Return the fields in which a task's Transformer differs from RunConfig's defaults.
+
+    differences: the fields in which the task's Mamba differs from these defaults.
+    """
     unused = ("arm", "d_state", "down_sample")
     result = {name: value for name, value in differences.items() if name not in unused}
     result.update(TRANSFORMER, lr=TRANSFORMER_LR[scale])

@@ -3,11 +3,11 @@
     data/results/<scale>.parquet        one row per run: the run frame with the summaries of
                                         tables/summaries.py, and `config`, the run's config as
                                         JSON; written by `mambanorm record`
-    data/results/<scale>-inside.npz     diagnostics of the runs of §4.6, for notebook 07
+    data/results/<scale>-inside.npz     diagnostics of the runs for the paper's §4.6 (notebook 07)
     data/results/SHA256SUMS             checksums; a file with another checksum is refused
 
-Each row states its origin: config hash (run_id), commit, versions, machine, wall time. The frame
-holds no weights and no curves.
+Each row states the origin of its run: config hash (run_id), commit, versions, machine, wall time.
+The run frame holds no weights and no learning curves.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def recorded_path(scale: str | None = None) -> Path:
 
 
 def recorded(scale: str | None = None) -> pd.DataFrame:
-    """Return the recorded run frame of a scale. None means `default_scale()`.
+    """Return the recorded run frame (one row per run) of a scale; None means `default_scale()`.
 
     Raises ValueError if the scale has no recorded results.
     """
@@ -53,7 +53,7 @@ def recorded(scale: str | None = None) -> pd.DataFrame:
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
-    """Return the run frame that `write_recorded` wrote. Raise ValueError if it cannot be read."""
+    """Return the run frame that `write_recorded` wrote. Raise ValueError for an unreadable file."""
     try:
         return pd.read_parquet(path)
     except (ArrowInvalid, OSError) as error:
@@ -70,7 +70,7 @@ def recorded_ids(scales: Iterable[str]) -> set[str]:
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
-    """Return the recorded rows of the runs of these configs, in the order of the configs.
+    """Return the rows of the recorded run frames for these configs, in the order of the configs.
 
     Raises ValueError if a run is not recorded.
     """
@@ -89,7 +89,10 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
 
 
 def describe_recorded(frame: pd.DataFrame) -> str:
-    """Return a line: `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, …`."""
+    """Return one line on the origin of recorded runs.
+
+    An example is `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, …`.
+    """
     commits, versions, machines = (
         " and ".join(map(str, frame[name].dropna().unique()))
         for name in ("git_commit", "versions", "machine")
@@ -101,9 +104,10 @@ def describe_recorded(frame: pd.DataFrame) -> str:
 
 
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
-    """Write a run frame with the config of each row to `path`, completely or not at all.
+    """Write a run frame to `path`, completely or not at all, with each run's config as JSON.
 
-    A row whose run is not among `configs` keeps its entry in the column config.
+    The JSON is written to the column config; a row whose run is not among `configs` keeps the value
+    that the column already has.
     """
     texts = frame.run_id.map({config.run_id: config.to_json() for config in configs})
     if "config" in frame:
@@ -114,7 +118,10 @@ def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path
 
 
 def _recorded_checksums(path: Path) -> dict[str, str]:
-    """Return a map from file name to SHA-256, read from SHA256SUMS beside `path` if it exists."""
+    """Return a map from file name to SHA-256, read from the file SHA256SUMS beside `path`.
+
+    The map is empty if there is no such file.
+    """
     sums_file = path.with_name("SHA256SUMS")
     lines = sums_file.read_text().splitlines() if sums_file.is_file() else []
     return {name: digest for digest, name in map(str.split, lines)}
@@ -129,7 +136,7 @@ def _record_checksum(path: Path) -> None:
 
 
 def _verify_checksum(path: Path) -> None:
-    """Raise ValueError if a file was changed since it was recorded.
+    """Raise ValueError if the file at `path` was changed since it was recorded.
 
     A file that SHA256SUMS does not list is accepted.
     """
@@ -141,18 +148,18 @@ def _verify_checksum(path: Path) -> None:
         )
 
 
-def inside_path(path: Path) -> Path:
-    """Return the path of the diagnostics that belong to the frame at `path`."""
+def diagnostics_path(path: Path) -> Path:
+    """Return the path of the diagnostics that belong to the run frame at `path`."""
     return path.with_name(f"{path.stem}-inside.npz")
 
 
-def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return a map from run_id to the diagnostics that were recorded with the frame at `path`.
+def read_diagnostics(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return a map from run_id to the diagnostics recorded with the run frame at `path`.
 
-    They have the form of `StoredRun.diagnostics`. Only the runs of the paper's §4.6 have any.
-    Singular values are recorded for one seed, in float32.
+    The diagnostics of a run are named arrays, as in `StoredRun.diagnostics`. Only the runs for the
+    paper's §4.6 have recorded diagnostics. Singular values are recorded for one seed, in float32.
     """
-    path = inside_path(path)
+    path = diagnostics_path(path)
     if not path.is_file():
         return {}
     _verify_checksum(path)
@@ -164,8 +171,11 @@ def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
     return diagnostics
 
 
-def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Write the diagnostics that belong to the frame at `path`, completely or not at all."""
+def write_diagnostics(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    """Write the diagnostics that belong to the run frame at `path`, completely or not at all.
+
+    diagnostics: a map from run_id to named arrays; if it is empty, nothing is written.
+    """
     if not diagnostics:
         return
     flat = {
@@ -173,19 +183,19 @@ def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path
         for run_id, arrays in diagnostics.items()
         for name, value in arrays.items()
     }
-    with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
+    with replacing(diagnostics_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
-    _record_checksum(inside_path(path))
+    _record_checksum(diagnostics_path(path))
 
 
 # --------------------------------------------------------------------------------------------------
-# the learning rate that recorded tuning runs choose for an arm, and the arm's recorded seeds
+# the learning rate that is chosen for an arm by recorded tuning runs, and the arm's recorded seeds
 
 
 class RecordedLR(NamedTuple):
-    """The learning rate chosen for an arm, and the seeds that are recorded at this rate.
+    """The learning rate chosen for an arm on a task, and the seeds recorded at this rate.
 
-    seeds: the test seeds, or the tuning seeds if no test seed is recorded.
+    seeds: the recorded test seeds, or the recorded tuning seeds if no test seed is recorded.
     """
 
     lr: float
@@ -193,22 +203,23 @@ class RecordedLR(NamedTuple):
 
 
 def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
-    """Return the learning rate with the best mean validation score on the recorded tuning seeds.
+    """Return an arm's learning rate with the best mean validation score, and the recorded seeds.
 
-    Only runs at the task's settings of this scale count; arm, learning rate and seed may differ
-    from these settings. Returns None if no tuning run of the arm is recorded.
+    The mean is over the recorded tuning seeds. Only runs with the task's settings at this scale
+    count; arm, learning rate and seed may differ from these settings. Returns None if no tuning run
+    of the arm is recorded.
     """
     return recorded_choices(task, scale).get(arm)
 
 
 def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
-    """Return a map from each arm with recorded tuning runs on a task to its `recorded_lr`."""
+    """Return a map from each arm with recorded tuning runs on a task to its `RecordedLR`."""
     path = recorded_path(scale)
     return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
 
 
-# Cached, because computing the run_ids takes some tenths of a second. With mtime_ns as an argument,
-# a changed file is read again.
+# Cached, because computing the run_ids takes some tenths of a second. Since mtime_ns is an
+# argument, a changed file is read again.
 @lru_cache(maxsize=64)
 def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
     rows = pd.read_parquet(path, filters=[("task", "==", task)]).drop_duplicates("run_id")
@@ -236,7 +247,8 @@ def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
 def best_lr(rows: pd.DataFrame) -> float:
     """Return the learning rate with the highest mean score; of equally good rates, the smallest.
 
-    rows: one row per run, with columns lr and score. Only the rates with the most runs count.
+    rows: one row per run, with columns lr and score. Only the rates that have the largest number of
+    runs count.
     """
     scores = rows.groupby("lr").score.agg(["mean", "count"])
     complete = scores[scores["count"] == scores["count"].max()]
@@ -254,11 +266,12 @@ def grid_at_recorded_lr(
 ) -> list[RunConfig]:
     """Return the configs of `grid`, with each recorded arm at its recorded learning rate.
 
-    source: "trained" gives the configs of `grid` unchanged; None means `MAMBANORM_SOURCE`, else
-    "auto". seeds: None means the seeds that all recorded arms among `arms` have in common; if there
-    are none, the list of seeds that most recorded arms of the task have.
-    keep_unrecorded: False leaves out the arms that are not recorded on a task, unless none of
-    `arms` is recorded on it.
+    seeds: None means the seeds that are recorded for every one of `arms` that is recorded on the
+    task; if there is no such seed, the list of seeds that most recorded arms of the task have.
+    source: "trained" gives the configs of `grid` unchanged; None means the environment variable
+    `MAMBANORM_SOURCE`, or "auto" if it is not set.
+    keep_unrecorded: False leaves out the arms that are not recorded on a task; if none of `arms` is
+    recorded on the task, all of them stay.
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)

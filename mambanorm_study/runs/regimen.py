@@ -1,10 +1,9 @@
-"""Computes the loss of a run with a training regimen, and loads stored weights.
+"""Computes the loss of a run with a training regimen, and loads the weights of stored runs.
 
-The regimen is that of source S2 (docs/sources.md), §IV.C.3.
-
-Each part of the regimen is a field of RunConfig and off by default. The random numbers of the
-regimen depend on the seed, the step and the rows alone, so a run that continues from a checkpoint
-has the same result.
+The regimen (MixUp, CutMix, label smoothing, distillation and more) is that of source S2
+(docs/sources.md), §IV.C.3. Each part of the regimen is a field of RunConfig and off by default. The
+random numbers of the regimen depend on the seed, the step and the rows alone, so a run that
+continues from a checkpoint has the same result as a run that was not interrupted.
 
 Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing);
 Hinton et al. 2015 (distillation). The weights are averaged in runs/training_state.py.
@@ -41,7 +40,7 @@ class Targets(NamedTuple):
     teacher_outputs: Tensor | None = None
 
     def rows(self, rows: slice) -> Self:
-        """Return the targets of these rows."""
+        """Return the targets of a slice of the batch's rows."""
         return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
@@ -84,10 +83,10 @@ def loss_parts(
 
 @contextmanager
 def freeze_all_but_head(model: nn.Module) -> Iterator[None]:
-    """Freeze all modules of a classifier except the head inside the `with`.
+    """Inside the `with`, freeze all modules of a classifier except the head.
 
     The frozen modules get no gradients and are in eval mode, so their running statistics do not
-    change.
+    change. Afterwards they are in training mode.
     """
     body = [child for name, child in model.named_children() if name != "head"]
     for child in body:
@@ -101,17 +100,17 @@ def freeze_all_but_head(model: nn.Module) -> Iterator[None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# mixing
+# MixUp and CutMix
 
 
 def mix_rows(
     inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig, step: int
 ) -> tuple[Tensor, Targets]:
-    """Return a step's inputs, with each row mixed with another row, and the targets.
+    """Return the inputs of a step, with each row mixed with another row, and their `Targets`.
 
-    inputs: (B, L, F) or (B, H, W, C). If MixUp and CutMix are both on, each step uses one of them
-    at random; if both are off, rows are not mixed. Raises ValueError for token ids, which cannot be
-    averaged, and for rows with padding.
+    inputs: (B, L, F) or (B, H, W, C); the returned inputs have the same shape. If MixUp and CutMix
+    are both on, each step uses one of them at random; if both are off, rows are not mixed. If one
+    is on, raises ValueError for token ids, which cannot be averaged, and for rows with padding.
     """
     if not (config.mixup or config.cutmix):
         return inputs, Targets(labels)
@@ -135,10 +134,10 @@ def mix_rows(
 def _paste_box(
     inputs: Tensor, other_inputs: Tensor, share: float, rng: np.random.Generator
 ) -> tuple[Tensor, float]:
-    """Return inputs with a box copied from `other_inputs`, and the share of positions kept.
+    """Return `inputs` with a box of `other_inputs`, and the share of positions outside the box.
 
-    The box has about 1 − share of the positions. Its centre is drawn at random, and the part beyond
-    the border of the image or sequence is cut off, as in the CutMix paper.
+    The box has about 1 − share of the positions. Its centre is drawn at random, and a part of
+    the box beyond the border of the image or sequence is cut off, as in the CutMix paper.
     """
     sizes = inputs.shape[1:-1]
     box, pasted_share = [slice(None)], 1.0
@@ -153,11 +152,15 @@ def _paste_box(
 
 
 # --------------------------------------------------------------------------------------------------
-# the loss
+# the loss of a batch
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return a batch's mean loss, from the labels, mixed labels and the teacher's outputs."""
+    """Return the mean loss of a batch or micro-batch.
+
+    The loss is a weighted mean of the losses on the labels, on the mixed labels and on the
+    teacher's outputs, as far as `targets` has them.
+    """
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
@@ -178,10 +181,10 @@ def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
 
 
 def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return T²·KL(softmax(teacher/T) ‖ softmax(student/T)), the mean over rows or positions.
+    """Return T²·KL(softmax(teacher/T) ‖ softmax(student/T)), averaged over rows or positions.
 
-    T is the temperature (Hinton et al. 2015). For real-valued targets, return the mean squared
-    difference between teacher and student.
+    teacher, student: the logits of the two models. T: the temperature (Hinton et al. 2015). In a
+    regression, return the mean squared difference between the outputs of teacher and student.
     """
     if targets.labels.is_floating_point():
         return nn.functional.mse_loss(outputs.float(), targets.teacher_outputs.float())
@@ -194,7 +197,7 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
 
 
 # --------------------------------------------------------------------------------------------------
-# weights and teachers from stored runs
+# initial weights and teachers from stored runs
 
 # Config fields that change what a model computes with given weights.
 FUNCTION_FIELDS = (
@@ -204,19 +207,19 @@ FUNCTION_FIELDS = (
 
 
 def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Load the weights of the run `config.start` into a model; do nothing if none is named.
+    """Load the weights of the stored run `config.start` into a model, unless `start` is empty.
 
-    The weights of the head are loaded only if that run has the same task. Raises ValueError if the
-    run cannot be used (`source_run`), if its weights do not fit into the model, or if that run's
-    model computes something else with the same weights.
+    The weights of the head are loaded only if the stored run has the task of `config`. Raises
+    ValueError if the stored run cannot be used (`source_run`), if the stored weights do not fit
+    into the model, or if the models of both runs compute different functions with the same weights.
     """
     if not config.start:
         return
-    run, name = source_run("start", config, runs_dir)
+    run, description = source_run("start", config, runs_dir)
     different = [f for f in FUNCTION_FIELDS if getattr(run.config, f) != getattr(config, f)]
     if different:
         raise ValueError(
-            f"{name} differs from this run in {', '.join(different)}: "
+            f"{description} differs from this run in {', '.join(different)}: "
             "its weights belong to another model"
         )
     weights = run.checkpoint
@@ -226,32 +229,32 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
         model.load_state_dict(weights)
     except RuntimeError as error:
         first_problem = str(error).splitlines()[1].strip()
-        raise ValueError(f"{name} does not fit: {first_problem}") from None
+        raise ValueError(f"{description} does not fit: {first_problem}") from None
 
 
 def load_teacher(
     config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
 ) -> nn.Module | None:
-    """Return the model of the run `config.teacher` in eval mode, or None if no teacher is named.
+    """Return the model of the stored run `config.teacher` in eval mode; None if `teacher` is empty.
 
-    build: makes the model of a config for this run's data. Raises ValueError if the teacher's run
+    build: makes the model of a config for the data of `config`. Raises ValueError if the stored run
     cannot be used (`source_run`) or has another task.
     """
     if not config.teacher:
         return None
-    run, name = source_run("teacher", config, runs_dir)
+    run, description = source_run("teacher", config, runs_dir)
     if run.config.task != config.task:
-        raise ValueError(f"{name} was not trained on {config.task}, the task of this run")
+        raise ValueError(f"{description} was not trained on {config.task}, the task of this run")
     model = build(run.config.but(scale=config.scale, seed=config.seed))
     model.load_state_dict(run.checkpoint)
     return model.eval().requires_grad_(False)
 
 
 def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tuple[StoredRun, str]:
-    """Return the stored run that a config names in `field`, and a text that describes this run.
+    """Return the stored run that a config names in `field`, and a description of the stored run.
 
     field: "start" or "teacher". Raises ValueError if the stored run does not exist, diverged, or
-    may have been trained on test rows of `config`.
+    may have been trained on rows that are test rows in the run of `config`.
     """
     run_id = getattr(config, field)
     run = find_run(run_id, runs_dir)
@@ -260,21 +263,21 @@ def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tu
             f"{field}={run_id!r}: the store holds no such run, train it first "
             "(`mambanorm runs` lists the stored runs)"
         )
-    name = f"{field}: run {run_id} ({run.config.task}, {run.config.arm})"
+    description = f"{field}: run {run_id} ({run.config.task}, {run.config.arm})"
     if run.facts["status"] != "ok":
-        raise ValueError(f"{name} diverged, so there is nothing to learn from it")
+        raise ValueError(f"{description} diverged, so there is nothing to learn from it")
     shape = TASKS[config.task].shape
     is_reshuffled = shape is None or shape(config.scale).reshuffled
     has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
     if run.config.task == config.task and is_reshuffled and not has_same_split:
         raise ValueError(
-            f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run has scale "
-            f"{config.scale}, seed {config.seed}, so their data are split differently: that run "
-            "may have learned this run's test rows; take a run of the same scale and seed"
+            f"{description} has scale {run.config.scale}, seed {run.config.seed}, and this run has "
+            f"scale {config.scale}, seed {config.seed}, so their data are split differently: that "
+            "run may have learned this run's test rows; take a run of the same scale and seed"
         )
-    return run, name
+    return run, description
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:
-    """Return slices of at most `size` rows that divide a batch; size 0 gives one slice."""
+    """Return slices that divide `rows` rows into parts of at most `size` rows; size 0: one part."""
     return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]

@@ -43,27 +43,30 @@ class RunResult:
     first_nonfinite_site: str | None
     wall_s: float
     tokens_per_s: float
-    peak_memory_mb: float  # NaN if neither CUDA nor Linux reports it
+    peak_memory_mb: float  # growth during the run; NaN if neither CUDA nor Linux reports it
     threads: int
     backend: str
     parameters: int
     versions: str
     git_commit: str
     machine: str
-    test_loss: float | None  # mean cross-entropy in nats, or squared error of scaled targets
-    # language models only: loss in nats of predicting each token with its frequency in the training
-    # split; also the test_loss of a diverged run
+    # mean cross-entropy in nats; in a regression, mean squared error of the standardized targets
+    test_loss: float | None
+    # language models only: loss in nats of predicting each token with the probability of its
+    # frequency in the training split; a diverged run has test_loss = chance_loss
     chance_loss: float | None
-    rmse: float | None  # on test, in the targets' units, mean over targets; None for classes
+    # rmse, mae, chance_rmse: on the test split, in the targets' units, mean over the targets; None
+    # for classes
+    rmse: float | None
     mae: float | None
     chance_rmse: float | None  # RMSE of predicting the training mean
-    curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
+    curves: pd.DataFrame  # columns: step, train_loss, grad_norm, lr, val_loss, val_accuracy
     predictions: dict[str, np.ndarray]  # `predict` on the test split
     diagnostics: dict[str, np.ndarray]  # `WeightLog.arrays()`
     checkpoint: dict[str, Any]  # state_dict at best_step
 
     def facts(self) -> dict[str, Any]:
-        """Return the scalars of the result, as in result.json and in a row of the run frame.
+        """Return a map from name to scalar, as in result.json and in a row of the run frame.
 
         Numbers that are not finite become None, because JSON has no NaN or infinity.
         """
@@ -75,14 +78,14 @@ class RunResult:
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
-# Names of the scalars of a result.
+# Names of the fields of a RunResult that are scalars.
 FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
 
 
 # --------------------------------------------------------------------------------------------------
-# on disk
+# runs on disk
 
-# The files of a stored run except the manifest, which has their checksums and sizes.
+# The files of a stored run, without the manifest. The manifest has the checksum and size of each.
 RUN_FILES = (
     *("config.json", "result.json", "curves.parquet"),
     *("predictions.npz", "diagnostics.npz", "checkpoint.safetensors"),
@@ -102,16 +105,16 @@ class DamagedRun(ValueError):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk. When a property is accessed, its file is checked and read.
+    """A run on disk. Each property reads its file anew and compares it with the manifest.
 
-    The check compares the file with the manifest. The access raises DamagedRun if the file was
-    altered, OSError if this user cannot read it.
+    A property raises DamagedRun if its file was altered, OSError if this user cannot read it.
+    facts: the content of result.json (`RunResult.facts`).
     """
 
     path: Path
     config: RunConfig
     facts: dict[str, Any]
-    manifest: dict[str, dict[str, Any]]  # file name → sha256 and bytes
+    manifest: dict[str, dict[str, Any]]  # file name → {"sha256": …, "bytes": …}
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -128,7 +131,7 @@ class StoredRun:
     @property
     def checkpoint(self) -> dict[str, Any]:
         from safetensors.torch import (
-            load_file,  # imports torch, which is not needed for a run frame
+            load_file,  # imports torch, which a run frame does not need
         )
 
         return self._load("checkpoint.safetensors", load_file)
@@ -140,7 +143,7 @@ class StoredRun:
 
 
 def config_row(config: RunConfig) -> dict[str, Any]:
-    """Return the columns of the run frame that are known before training."""
+    """Return a map from column to value: the part of a run-frame row known before training."""
     arm = Arm.parse(config.arm)
     return {
         "run_id": config.run_id,
@@ -148,7 +151,7 @@ def config_row(config: RunConfig) -> dict[str, Any]:
         "arm": config.arm,
         "n1": arm.n1,
         "n2": arm.n2,
-        "more": arm.further,
+        "more": arm.further_notation,
         "norm_options": json.dumps(config.norm_options, sort_keys=True),
         "seed": config.seed,
         "role": config.role,
@@ -168,9 +171,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def read_run(folder: Path) -> StoredRun | None:
     """Return the run in a folder, or None if the folder does not exist.
 
-    Checks the checksums of config and result and the sizes of the other files. Raises DamagedRun if
-    a check fails, OSError if this user cannot read the run, and NotRegistered if the config names a
-    norm, an optimizer or the like that is not registered.
+    Checks the checksums of config.json and result.json and the sizes of the other files. Raises
+    DamagedRun if a check fails, OSError if this user cannot read the run, and NotRegistered if the
+    config names a norm, an optimizer or the like that is not registered.
     """
     if not folder.exists():
         return None

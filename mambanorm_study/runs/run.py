@@ -2,12 +2,12 @@
 
 Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient,
 records the step and the first non-finite site (a tensor inside the model, the logits, a gradient or
-the loss), and is scored as chance. Validation selects the weights that are tested; the test split
-is used once.
+the loss), and gets the accuracy of chance. Validation selects the weights that are tested; the test
+split is used once.
 
 Comparisons are paired: the seed alone decides the initial weights of every shared parameter, the
-batch order and, on the small tasks, the split. Two arms with the same seed differ only in their
-norms.
+batch order and, on the small tasks, the split. Two arms (e.g. RMSN>SSM>None and RMSN>SSM>GN: the
+norms before and after the SSM) with the same seed differ only in their norms.
 """
 
 import math
@@ -46,12 +46,13 @@ def train(
     checkpoint_every_s: float = 300.0,
     runs_dir: str | Path | None = None,
 ) -> RunResult:
-    """Train the model of a config and test it once.
+    """Train the model of a config and test it once. Return the result of the run.
 
-    on_step(step, model, loss): called after each optimizer step.
-    checkpoint_dir: folder in which a checkpoint is saved every `checkpoint_every_s` seconds. If it
-    has a checkpoint, the run continues from there to the same result, bit for bit
-    (runs/training_state.py). `wall_s` does not count work that was lost after the checkpoint.
+    on_step(step, model, loss): called after each optimizer step with the step's training loss.
+    checkpoint_dir: folder in which a checkpoint is saved every `checkpoint_every_s` seconds. If the
+    folder has a checkpoint, the run continues from there to the same result, bit for bit
+    (runs/training_state.py). The result's `wall_s` does not count work that was lost after the
+    checkpoint.
     runs_dir: the store with the runs that the config names as `teacher` or `start`; None means the
     default store.
 
@@ -80,7 +81,7 @@ def train(
             state.log.snapshot(0)
 
         diverged_batch = None
-        # the checkpoint may be that of a run that has stopped early
+        # the checkpoint may be from a run that had no patience left
         if not is_out_of_patience(state, config):
             diverged_batch = fit(
                 model,
@@ -110,7 +111,10 @@ def _test(
     diverged_batch: Batch | None,
     memory: machine.PeakMemory,
 ) -> RunResult:
-    """Test the best weights of a run whose training has ended. Return the run's result."""
+    """Test the best weights of a run whose training has ended. Return the run's result.
+
+    diverged_batch: the batch of the step that diverged, or None.
+    """
     site = (
         None
         if diverged_batch is None
@@ -153,7 +157,7 @@ def after_step(
     checkpoint: Checkpoint,
     step: int,
 ) -> bool:
-    """Record a step, evaluate and save a checkpoint if due. Return True to stop early."""
+    """Record a step; evaluate and save a checkpoint when due. Return True if the run ends early."""
     row = state.curve[-1]
     if state.averaged is not None:
         state.averaged.update_parameters(state.model)
@@ -170,7 +174,7 @@ def after_step(
 
 
 def is_out_of_patience(state: TrainingState, config: RunConfig) -> bool:
-    """Return True if none of the last `patience` evaluations was the best; False for patience 0."""
+    """Return True if none of the last `patience` evaluations was a new best, and patience > 0."""
     return 0 < config.patience <= state.best.worse_evaluations
 
 
@@ -184,7 +188,8 @@ def result_of(
 ) -> RunResult:
     """Return the result of a run, made from its last state and its test predictions.
 
-    measured: the fields wall_s, tokens_per_s, peak_memory_mb and backend of the result.
+    nonfinite_site: name of the first non-finite tensor; None if the run did not diverge. measured:
+    the fields wall_s, tokens_per_s, peak_memory_mb and backend of the result.
     """
     diverged = nonfinite_site is not None
     curve, best, model = state.curve, state.best, state.evaluated_model
@@ -224,9 +229,10 @@ def result_of(
 
 @torch.no_grad()
 def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int) -> str:
-    """Return the first non-finite site of the step that has just diverged on this batch.
+    """Return the name of the first non-finite tensor in the step that diverged on this batch.
 
-    Sites are searched in the order of computation: the forward pass, then the backward pass.
+    The result is the name of a site in the model, "logits", "gradient of <parameter>" or "loss".
+    Tensors are searched in the order of computation: the forward pass, then the backward pass.
     """
     inputs, lengths, _ = batch
     inputs, _ = regimen.mix_rows(*batch, config, step)
@@ -280,7 +286,10 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
 
 
 def count_positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
-    """Return how many positions of a batch the blocks process, without padding."""
+    """Return how many positions of a batch the blocks process, without padding.
+
+    patch: an image is cut into squares of patch × patch pixels, one position each.
+    """
     if lengths is not None:
         return int(lengths.sum())
     sides = inputs.shape[1:-1] if inputs.dim() == 4 else inputs.shape[1:2]

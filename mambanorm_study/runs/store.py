@@ -8,7 +8,7 @@
     runs/.lease-<run_id>        locked by the process that trains the run (runs/worker.py)
     runs/.unfinished-…/         a run that is being written; stays if the process is killed
 
-A run is written to a temporary folder, which is renamed after its content has reached the disk.
+A run is written to a temporary folder, which is renamed after all files have reached the disk.
 `load_runs` checks the checksums of config and result and the sizes of all files; `StoredRun` checks
 the checksum of every other file when it loads the file. A damaged folder is skipped with a warning
 that names the folder. It is never deleted: when its run is trained again, the folder is renamed to
@@ -60,7 +60,8 @@ UNFINISHED, RESUME, LEASE = ".unfinished-", ".resume-", ".lease-"
 def runs_dir(path: str | Path | None = None) -> Path:
     """Return the folder of the run store, without creating it.
 
-    Default: the environment variable `MAMBANORM_RUNS_DIR`, else `runs/` in the working folder.
+    path: None means the environment variable `MAMBANORM_RUNS_DIR`, or `runs/` in the working folder
+    if the variable is not set.
     """
     path = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
     return Path(path).expanduser().resolve()
@@ -82,15 +83,15 @@ def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
 
 
 # --------------------------------------------------------------------------------------------------
-# reading
+# read runs from the store
 
 
 def find_run(run: RunConfig | str, directory: str | Path | None = None) -> StoredRun | None:
     """Return the stored run with this config or run_id, or None if it is not stored.
 
-    Warns and returns None if the run is damaged, which includes an edited config and an older
-    SCHEMA, or names a norm or the like that is not registered. Raises PermissionError if this user
-    cannot read the run.
+    Warns and returns None if the stored run is damaged, has an edited config or an older SCHEMA, or
+    names a norm or the like that is not registered. Raises PermissionError if this user cannot read
+    the run.
     """
     run_id = run if isinstance(run, str) else run.run_id
     return _read_runs(runs_dir(directory), [run_id]).get(run_id)
@@ -138,7 +139,7 @@ def _read_runs(
 ) -> dict[str, StoredRun]:
     """Return a map from run_id to run. Warn about runs that cannot be read, and leave them out.
 
-    skip: the errors, besides NotRegistered, of such a run; other errors are raised.
+    skip: types of errors, besides NotRegistered, that leave a run out; other errors are raised.
     """
     runs: dict[str, StoredRun] = {}
     for run_id in dict.fromkeys(run_ids):
@@ -152,13 +153,13 @@ def _read_runs(
 
 
 # --------------------------------------------------------------------------------------------------
-# writing
+# write runs to the store
 
 
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
-    """Write a run, delete its checkpoint and return its folder.
+    """Write the result of a run to the store, delete the run's checkpoint and return its folder.
 
-    If the store has the run already and it is intact, the stored run is kept. An OSError, such as
+    If the store has an intact copy of the run already, this copy is kept. An OSError, such as
     that of a full disk, leaves no incomplete folder behind.
     """
     store = runs_dir(directory)
@@ -171,7 +172,7 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
 
 
 def _store(result: RunResult, folder: Path) -> None:
-    """Write a run to a temporary folder, then rename the folder."""
+    """Write the files of a run to a temporary folder, then rename this folder to `folder`."""
     store, unique_suffix = folder.parent, uuid.uuid4().hex
     temporary = store / f"{UNFINISHED}{folder.name}-{unique_suffix}"
     # not mkdtemp, whose folders only their owner can read: users may share a store

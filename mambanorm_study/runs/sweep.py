@@ -48,17 +48,21 @@ def sweep(
     expected: Mapping[str, float] | None = None,
     seconds: float | None = None,
 ) -> pd.DataFrame:
-    """Train the runs that are not in the store. Return the run frame of the configs in their order.
+    """Train the runs that are not in the store. Return the run frame of all configs.
+
+    The run frame has one row per config, in the order of `configs`.
 
     source: "trained" trains all runs; "recorded" only reads recorded results; "auto" reads the runs
-    that are recorded and trains the other runs; None means `MAMBANORM_SOURCE`, else "auto".
+    that are recorded and trains the other runs; None means the environment variable
+    `MAMBANORM_SOURCE`, or "auto" if it is not set.
 
     expected: run_id → seconds that a run is expected to take, for the progress bar and `seconds`.
     seconds: train in the order of `configs`, and leave out every run that is not expected to end
     within so many seconds from now; the run frame has no rows for the runs that were left out.
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
-    and the reason in the column `error`. It is not stored, so the next sweep trains it again.
+    and the reason in the column `error`. A failed run is not stored, so the next sweep trains
+    the run again.
 
     Before training, raises TypeError for an item that is not a RunConfig, ValueError for no config,
     an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
@@ -118,10 +122,14 @@ def _train_missing(
     store = check_store(runs_dir)
     errors: dict[str, str] = {}
     left = {config.run_id: config for config in todo}
-    bar_format = "{desc} |{bar}| {elapsed}{postfix}"
     with (
         cluster.open_client(*engine, todo) as opened,
-        tqdm(total=len(todo), desc="training", bar_format=bar_format, disable=not progress) as bar,
+        tqdm(
+            total=sum(pace.expected[config.run_id] for config in todo),
+            desc="training",
+            bar_format="{desc} |{bar}| {elapsed}{postfix}",
+            disable=not progress,
+        ) as bar,
     ):
         for config, outcome in _run_waves(todo, opened, store, pace):
             if outcome.disk_full:
@@ -134,11 +142,13 @@ def _train_missing(
                 errors[config.run_id] = outcome.error
             pace.ended(config, outcome.seconds)
             del left[config.run_id]
-            # an estimate before the first run has ended would be that of another machine
             workers = 1 if opened is None else sum(opened.nthreads().values())
             seconds = pace.seconds_left(left.values(), workers)
-            bar.set_postfix_str(f"{spell(seconds)} left, {len(todo) - len(left)}/{len(todo)} runs")
-            bar.update()
+            bar.set_postfix_str(
+                f"about {spell(seconds)} left, {len(todo) - len(left)}/{len(todo)} runs",
+                refresh=False,
+            )
+            bar.update(pace.expected[config.run_id])
     return errors, set(left)
 
 
@@ -147,7 +157,8 @@ def _frame_with_failures(
 ) -> pd.DataFrame:
     """Return the run frame of the configs, with the failed runs last.
 
-    Warns about each run that failed or is not in the store.
+    errors: a map from run_id to message. A run that is neither in `errors` nor in the store counts
+    as failed, too. Warns about each failed run.
     """
     done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
     stored_ids = set(done.run_id)
@@ -172,7 +183,7 @@ def _frame_with_failures(
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path, pace: Pace
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Train the runs in waves. Yield each config and its outcome when its run has ended.
+    """Train the runs in waves. Yield each config and its `Outcome` when the run has ended.
 
     Runs that `pace` does not admit are left out.
 
@@ -209,38 +220,42 @@ def _run_waves(
 def _run_all(
     todo: list[RunConfig], client: Client | None, store: Path, pace: Pace, *, wait: bool = False
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Train the runs in this process or on Dask's workers. Yield each config and its outcome.
+    """Train the runs in this process or on Dask's workers. Yield each config and its `Outcome`.
 
-    wait: wait for runs that other processes train. If a worker dies, Dask starts its run again, up
-    to three times (`allowed-failures`). Raises ConnectionError if the scheduler is lost.
+    client: None means this process. wait: wait for runs that other processes train. If a worker
+    dies, Dask starts the worker's run again, up to three times (`allowed-failures`). Raises
+    ConnectionError if the scheduler is lost.
     """
     imports = load_imports()
-    admitted = filter(pace.admits, todo)  # each run is judged when it could start
+    admitted = filter(pace.admits, todo)
     if client is None:
         for config in admitted:
             yield config, run_one(config.to_json(), str(store), imports, wait)
         return
     configs, futures = {}, as_completed(loop=client.loop)
 
-    def submit(config: RunConfig) -> None:
-        key = f"run-{uuid.uuid4().hex}"  # unique: another sweep may send the same run
-        future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
-        configs[future] = config
-        futures.add(future)
+    def submit() -> None:
+        """Send runs to the workers: all without a limit, so that workers that join later find runs,
+        else one per thread, so that each run is judged when it could start.
+        """
+        free = None
+        if pace.limit is not None:
+            free = max(0, max(1, sum(client.nthreads().values())) - futures.count())
+        for config in islice(admitted, free):
+            key = f"run-{uuid.uuid4().hex}"  # unique: another sweep may send the same run
+            future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
+            configs[future] = config
+            futures.add(future)
 
     try:
         if client.status != "running":
             raise CancelledError
-        # without a limit all runs are sent at once, so that workers that join later find runs
-        n_first = None if pace.limit is None else max(1, sum(client.nthreads().values()))
-        for config in islice(admitted, n_first):
-            submit(config)
+        submit()
         for future in futures:
-            has_failed = future.status == "error"  # such as KilledWorker
+            has_failed = future.status == "error"  # the exception may be KilledWorker
             outcome = Outcome(str(future.exception())) if has_failed else future.result()
             yield configs[future], outcome
-            for config in islice(admitted, 1):
-                submit(config)
+            submit()
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(
             f"the Dask scheduler at {client.scheduler.address} is gone: start scheduler and "

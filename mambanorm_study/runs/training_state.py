@@ -38,10 +38,10 @@ class BestWeights:
     accuracy: float = math.nan
     step: int = 0
     weights: dict[str, Tensor] | None = None
-    worse_evaluations: int = 0  # evaluations since the best one
+    worse_evaluations: int = 0  # number of evaluations after the best one
 
     def update(self, row: dict[str, Any], model: nn.Module) -> None:
-        """Keep the model's weights if `row`, a row of the curve, has the best evaluation so far."""
+        """Copy the model's weights if this row of the learning curve has the best score so far."""
         score = row["val_accuracy"]
         if self.by_loss:
             score = -row["val_loss"] if math.isfinite(row["val_loss"]) else -math.inf
@@ -56,11 +56,13 @@ class BestWeights:
 class TrainingState:
     """Everything that changes during a run: the content of a checkpoint.
 
-    averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None if
-    `config.ema` is 0. w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as
-    BN's running statistics, are copied from the model.
-    curve: one row per step. tokens: number of positions that the blocks have processed, without
-    padding. by_loss: True if the best evaluation is the one with the lowest loss (`BestWeights`).
+    averaged: a model with the exponential moving average w̄ of the weights w over the steps
+    (source S2 of docs/sources.md, §IV.C.3), None if `config.ema` is 0. After the first step w̄ = w,
+    then w̄ ← ema·w̄ + (1 − ema)·w. Buffers, such as BN's running statistics, are copied from the
+    trained model.
+    curve: one row per step, a map from column to value. tokens: number of positions that the blocks
+    have processed, without padding. by_loss: True if the best evaluation is the one with the lowest
+    loss (`BestWeights`).
     """
 
     def __init__(self, model: nn.Module, config: RunConfig, by_loss: bool = False):
@@ -77,12 +79,12 @@ class TrainingState:
 
     @property
     def evaluated_model(self) -> nn.Module:
-        """The model that is validated and tested."""
+        """The model that is validated and tested: `averaged`, or `model` if `averaged` is None."""
         return self.model if self.averaged is None else self.averaged.module
 
     @property
     def seconds(self) -> float:
-        """Training time in seconds, without time that was lost when the process was killed."""
+        """Training time in seconds, without work that was lost because a process was killed."""
         return time.perf_counter() - self.start
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class TrainingState:
 
 
 def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of a config for the parameters of a model."""
+    """Return a new optimizer with the settings of a config for the parameters of a model."""
     return build_optimizer(
         model,
         lr=config.lr,
@@ -160,7 +162,10 @@ class Checkpoint:
             self.state.load_state_dict(saved)
 
     def __call__(self, step: int) -> None:
-        """Save a checkpoint at most every `every_s` seconds. Warn if the file cannot be written."""
+        """Save a checkpoint unless the last one is less than `every_s` seconds old.
+
+        Warns with the number of the step if the file cannot be written.
+        """
         if self.path is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:
@@ -176,7 +181,10 @@ class Checkpoint:
         write_bytes(self.path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def _read(self) -> dict[str, Any]:
-        """Return the saved state. Raise ValueError if it is damaged or of another run or model."""
+        """Return the state in the file.
+
+        Raises ValueError if the file is damaged or belongs to another run or another model.
+        """
         checksum, _, content = self.path.read_bytes().partition(b"\n")
         if checksum != hashlib.sha256(content).hexdigest().encode():
             raise ValueError("the file is truncated or altered: its checksum does not match")

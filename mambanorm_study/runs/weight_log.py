@@ -1,4 +1,4 @@
-"""Records a model's weights during training, for Figure 10 and Appendix B.
+"""Records a model's weights during training, for Figure 10 and Appendix B of the paper.
 
 A snapshot of all blocks is made at each evaluation. For each of the last steps, a ring buffer,
 `ring`, holds the weights of out_proj and the sizes of the blocks' outputs. The spectrum of a weight
@@ -25,7 +25,8 @@ from mambanorm_study.models.vision import VSSBlock
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split
 
-# Part of a block → its parameters. Appendix B measures the weights of these four parts.
+# Part of a block → names of the part's parameters. Appendix B of the paper measures the weights of
+# these four parts.
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
     "conv1d": ("conv1d.weight", "conv1d.bias"),
@@ -33,7 +34,7 @@ BLOCK_PARTS = {
     "out_proj": ("out_proj.weight",),
 }
 
-# Class of a block → its four parts.
+# Class of a block → the four parts of such a block and their parameters.
 PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
     # Δ, B and C of a Mamba-2 block come from in_proj
     Mamba2Block: {**BLOCK_PARTS, "SSM": ("dt_bias", "A_log", "D")},
@@ -63,7 +64,7 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
 
 
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return all recorded spectra of out_proj: steps (T,) and singular values (T, layers, k).
+    """Return all recorded spectra of out_proj: the steps (T,) and singular values (T, layers, k).
 
     arrays: `WeightLog.arrays()` or the diagnostics of a stored run.
     """
@@ -76,16 +77,16 @@ def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 
 def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
-    """Return the singular values (layers, k) at the recorded step that is nearest to `step`."""
+    """Return out_proj's singular values (layers, k) at the recorded step nearest to `step`."""
     steps, sigma = sigma_history(arrays)
     return sigma[np.abs(steps - step).argmin()]
 
 
 def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
-    """Return two variances of singular values (layers, k), and σ_1 of the first and last layer.
+    """Return a map with four numbers that describe singular values, `sigma` (layers, k).
 
     within: variance inside a layer, averaged over the layers. between: variance of the layers'
-    means.
+    means. sigma_1_first, sigma_1_last: largest singular value of the first and the last layer.
     """
     return {
         "within": float(np.nanvar(sigma, axis=1).mean()),
@@ -96,7 +97,7 @@ def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
 
 
 def part_norms(block: Block) -> list[float]:
-    """Return the L2 norm of the weights of each of a block's four parts (Appendix B)."""
+    """Return the L2 norms of the weights of a block's four parts (Appendix B of the paper)."""
     parts = next(parts for kind, parts in PARTS.items() if isinstance(block, kind))
     return [
         float(torch.stack([block.get_parameter(name).detach().norm() for name in names]).norm())
@@ -105,10 +106,11 @@ def part_norms(block: Block) -> list[float]:
 
 
 class WeightLog:
-    """Records snapshots of the weights during a run, and in `ring` the last `ring_steps` steps.
+    """Records snapshots of the weights during a run, and the last `ring_steps` steps in `ring`.
 
     The ring buffer shows the steps before a failure: for each step, the weights of out_proj after
-    the step (Figure 10) and the size of the blocks' outputs in the step's forward pass (Figure 9).
+    the step (Figure 10 of the paper) and the size of the blocks' outputs in the step's forward pass
+    (Figure 9).
     """
 
     def __init__(self, model: nn.Module, ring_steps: int = 8):
@@ -121,9 +123,9 @@ class WeightLog:
     def recording_outputs(self) -> Iterator[None]:
         """Inside the `with`, record the largest L2 norm of a token in each block's output.
 
-        Only the last forward pass is kept, such as that of the last micro-batch. Padding counts as
-        tokens. The norm of a token with a non-finite value counts as infinite. Does not synchronize
-        the device.
+        Each forward pass overwrites the values of the previous one, such as those of the previous
+        micro-batch. Padding counts as tokens. The norm of a token with a non-finite value counts as
+        infinite. Does not synchronize the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
@@ -140,12 +142,15 @@ class WeightLog:
         )
 
     def record_step(self, step: int) -> None:
-        """Append out_proj's weights and the outputs' sizes; a full ring drops its oldest step."""
+        """Append the step, out_proj's weights and the sizes of the blocks' outputs to `ring`.
+
+        A full ring buffer drops its oldest step.
+        """
         weights = [block.out_proj.weight.detach().clone() for block in self.blocks]
         self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
-        """Append a snapshot: out_proj's spectra, `part_norms`, each NormVary's mixture weights."""
+        """Append a snapshot: out_proj's spectra, `part_norms` and NormVary's mixture weights."""
         sigma = spectra([block.out_proj.weight for block in self.blocks])
         snapshot = {
             "step": torch.tensor(step),
@@ -163,11 +168,11 @@ class WeightLog:
         self.snapshots.append(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the snapshots and the ring for a checkpoint."""
+        """Return the snapshots and the ring buffer for a checkpoint."""
         return {"snapshots": self.snapshots, "ring": list(self.ring)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the snapshots and the ring."""
+        """Restore the snapshots and the ring buffer."""
         self.snapshots = state["snapshots"]
         self.ring.extend(state["ring"])
 
@@ -192,13 +197,13 @@ class WeightLog:
 
 
 def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
-    """Return how far NormVary's weights moved from 1/5: one row per task and norm.
+    """Return how far NormVary's mixture weights moved from 1/5: one row per task and norm.
 
-    runs: a map from (task, seed) to a run with NormVary. Columns: norm, the norm's number in order
-    of depth; mean_weights and var_weights, the largest change of a weight of the means or of the
-    variances until the last snapshot, over the seeds; largest, the larger of these two; reach, the
-    change of a weight whose logit rises by the sum of the learning rates while the other logits
-    fall by this sum. Adam can change a logit by about this sum at most.
+    runs: a map from (task, seed) to a run with NormVary. Columns: task; norm (its number in order
+    of depth); mean_weights and var_weights (largest change of a weight of the means, and of a
+    weight of the variances, from the start to the last snapshot, over the seeds); largest (the
+    larger of these two); reach (change of a weight whose logit rises by the sum of all steps'
+    learning rates while the four other logits fall by this sum: about the most that Adam can do).
     """
     rows = []
     for (task, _), run in runs.items():
@@ -219,16 +224,17 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
 
 
 # --------------------------------------------------------------------------------------------------
-# the weights of a NormSelector: w₀ for DyT and 1 − w₀ for LN (S2, §IV.A)
+# the weights of a NormSelector: w₀ for DyT and 1 − w₀ for LN (source S2 of docs/sources.md, §IV.A)
 
 
 @torch.no_grad()
 def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
-    """Return a frame with one row per selector and class: block, depth, label, w0 and sd.
+    """Return a DataFrame of the weight w₀ of DyT, with one row per NormSelector and class.
 
-    block: name of the norm with the selector. w0, sd: mean and standard deviation of w₀ over the
-    tokens, without padding, of the rows with this label among the first `rows` rows of the split.
-    The model is evaluated in eval mode; its state is restored afterwards.
+    Columns: block (name of the norm that has the selector), depth (number of the block, from 1),
+    label, w0 and sd (mean and standard deviation of w₀ over the tokens, without padding, of all
+    rows with this label). The first `rows` rows of the split are used. The model runs in eval mode;
+    its state is restored afterwards.
     """
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
@@ -252,7 +258,7 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
 
 
 def spectra(weights: Sequence[Tensor]) -> np.ndarray:
-    """Return the singular values of each matrix, (layers, k); NaN pads those of small matrices."""
+    """Return the singular values (layers, k) of one matrix per layer; NaN pads shorter spectra."""
     rows = [singular_values(weight) for weight in weights]
     k = max(map(len, rows))
     return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])

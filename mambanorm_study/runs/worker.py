@@ -5,9 +5,9 @@
 
 The lock is held by the operating system (filelock; flock on Linux), so it ends when its process
 ends, for whatever reason. A lease file that no process has locked is free. A paused process keeps
-its lease. A machine that died may keep its lease if a network disk's server does not notice.
-Deleting the file frees the run; two processes may then train the same run, as on a disk without
-locks. The run that is stored first is kept; both runs have the same result.
+its lease. A dead machine may keep its lease if the server of the network disk does not notice that
+the machine died. Deleting the lease file frees the run. Two processes may then train the same run,
+as on a disk without locks; both get the same result, and the one that is stored first is kept.
 """
 
 import errno
@@ -48,10 +48,11 @@ class Outcome(NamedTuple):
 def run_one(
     config_json: str, directory: str, imports: dict[str, str] | None = None, wait: bool = False
 ) -> Outcome:
-    """Train and store one run in this process. Never raises an Exception.
+    """Train and store one run in this process, and return its outcome; never raise an Exception.
 
     A run that was killed continues from its last checkpoint. imports: the result of `load_imports`
-    in the process that began the sweep. wait: wait for another process that trains the run.
+    in the process that began the sweep. wait: if another process trains the run, wait for its end;
+    False returns an outcome with held=True instead.
     """
     try:
         load_imports(imports)
@@ -91,12 +92,12 @@ def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
     Raises Timeout if another process holds the lease and `wait` is False, OSError if the lease file
     cannot be written.
     """
-    # mode: every user of a shared store may lock the file
+    # mode=0o666, so that every user of a shared store may lock the file
     path = store / f"{LEASE}{run_id}"
     lock = FileLock(path, timeout=-1 if wait else 0, mode=0o666)
     try:
         lock.acquire(poll_interval=POLL_S)
-    except OSError as error:  # includes Timeout, a subclass
+    except OSError as error:  # Timeout is a subclass of OSError
         if error.errno not in NO_LOCK_ERRORS:
             raise
     try:

@@ -1,10 +1,13 @@
 """The tables of the study: lists of the runs that answer the paper's questions, and the answers.
 
+An arm names the norms before and after the SSM, e.g. RMSN>SSM>GN. A run frame is a DataFrame with
+one row per run.
+
 experiments.py          lists of runs: arms, depths, failures, learning rates, budgets
 notebook_runs.py        each notebook's question, tasks and runs, in one table
 paper.py                the numbers that the paper prints, from paper.csv
 bibliography.py         every source that the kit names, from references.bib
-run_tables.py           a run frame → means, paired differences, our means beside the paper's
+run_tables.py           means and paired differences of a run frame, our means beside the paper's
 intervals.py            intervals for a handful of seeds
 contrasts.py            differences of differences, gains of norms at sites other than before and
                         after the SSM, our gains beside the paper's Table 2
@@ -15,9 +18,9 @@ diagnostics.py          measurements inside models: the gate, train and eval mod
                         depth, how runs end, Figure 10
 growth.py               L2 norms of the blocks' outputs over depth, and the law of their growth
 summaries.py            measurements inside each run, as columns of the run frame
-scores.py               a run frame → the numbers by which arms are compared
+scores.py               the numbers by which arms are compared, from a run frame
 robustness.py           accuracy on corrupted images, latency, and classical models for tabular data
 norm_catalog.py         the registry of norms as tables, the costs of norms, the parameters of arms
 plan.py                 the cost of runs before they start
-replication.py          training of the compared arms once more, on the reader's machine
+replication.py          training of recorded arms once more, on the reader's machine, with new seeds
 """

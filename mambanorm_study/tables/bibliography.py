@@ -42,7 +42,7 @@ def _row(entry) -> dict[str, str]:
         name: re.sub("[{}]", "", field.value).strip() for name, field in entry.fields_dict.items()
     }
     people = [name.partition(", ") for name in re.split(r"\s+and\s+", fields["author"])]
-    families = [family for family, _, _ in people]  # names are written Family, Given
+    families = [family for family, _, _ in people]  # BibTeX: "Family, Given"
     full_names = [f"{given} {family}".strip() for family, _, given in people]
     if len(families) == 2 and families[1] != "others":
         who = " & ".join(families)
@@ -59,10 +59,11 @@ def _row(entry) -> dict[str, str]:
 
 
 def references(*names: str) -> pd.DataFrame:
-    """Return the sources as a table, indexed by label: title, authors, published, note, link.
+    """Return a table of the named sources, indexed by label (such as `Wu & He 2018`).
 
-    names: BibTeX keys, labels or numbers (S1 to S5) of sources; without names, all sources are
-    returned. Raises ValueError for an unknown name; the message suggests the nearest known name.
+    Columns: title, authors, published, note, link. names: BibTeX keys, labels or numbers (S1 to S5)
+    of sources; without names, all sources are returned. Raises ValueError for an unknown name; the
+    message suggests the nearest known name.
     """
     table = bibliography()
     keys = pd.concat([pd.Series(table.index, known) for known in (table.source, table.label)])

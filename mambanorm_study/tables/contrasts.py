@@ -1,6 +1,8 @@
 """Differences of differences, the gain of a norm at a further site, our gains beside the paper's.
 
-A further site is a site other than before and after the SSM (MORE_SITES in mambanorm/arms.py).
+An arm names the norms before and after the SSM, e.g. RMSN>SSM>GN. A further site is a site other
+than these two (MORE_SITES in mambanorm/arms.py).
+
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, not
 corrected for several comparisons.
 """
@@ -16,9 +18,9 @@ from mambanorm_study.tables.paper import paper_values
 from mambanorm_study.tables.run_tables import (
     SAME_TASK,
     by_seed,
+    difference_with_interval,
     label,
     paired,
-    points,
     summarize,
     t_interval,
     with_value,
@@ -26,8 +28,8 @@ from mambanorm_study.tables.run_tables import (
 
 # The arms (a, b, c, d) of a difference of differences (a − b) − (c − d).
 FourArms = tuple[str, str, str, str]
-# Steps for `paired_steps`, one for each N2: the gain of NormVary over RMSN (as the norm before the
-# SSM) with N2 after the SSM, minus the same gain without a norm after the SSM.
+# Norm N2 → four arms for `paired_steps`: the gain of NormVary over RMSN before the SSM if N2 is the
+# norm after the SSM, minus this gain if there is no norm after the SSM.
 INTERACTION: dict[str, FourArms] = {
     n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", "NormVary>SSM>None", "RMSN>SSM>None")
     for n2 in ("GN", "LN")
@@ -35,22 +37,24 @@ INTERACTION: dict[str, FourArms] = {
 COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
 
 
-def position_contrasts(norm: str, others: Iterable[str]) -> dict[str, FourArms]:
-    """Return steps for `paired_steps`, one for each other norm: the gain of placing `norm` after
-    instead of before the SSM, minus the same gain of the other norm.
+def position_contrasts(norm: str, other_norms: Iterable[str]) -> dict[str, FourArms]:
+    """Return a map from each of `other_norms` to four arms for `paired_steps`. Their difference of
+    differences is the gain of placing `norm` after instead of before the SSM, minus the gain of
+    placing the other norm after instead of before the SSM.
     """
     return {
         n: (f"None>SSM>{norm}", f"{norm}>SSM>None", f"None>SSM>{n}", f"{n}>SSM>None")
-        for n in others
+        for n in other_norms
     }
 
 
-def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
-    """Return the gain of a second norm, X→X minus the better one of X→None and None→X, as rows of
-    `paired`, one for each norm X and task.
+def second_norm_gains(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
+    """Return the gain of a second norm: the accuracy of X→X (norm X before and after the SSM) minus
+    that of the better arm of X→None and None→X. One row for each task and norm X, with the columns
+    of `paired`.
 
-    The arm with the higher mean test accuracy in these same runs counts as better, so its accuracy
-    is slightly overestimated.
+    The better arm is the one with the higher mean test accuracy in `runs`, the same runs from which
+    the gain is computed, so the accuracy of the better arm is slightly overestimated.
     """
     rows = []
     for _, task_runs in runs.groupby("task", sort=False):
@@ -62,12 +66,14 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
 
 
 def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how much each arm with a norm at one further site gains over MAMBA_ARM on the seeds
-    that both arms share: one row for each task, norm and site.
+    """Return the gain of a norm at one further site (a site other than before and after the SSM):
+    the test accuracy of MAMBA_ARM (RMSN→None) with this norm minus that of MAMBA_ARM, on the seeds
+    that both arms share. One row for each task, norm and site.
 
-    Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list),
-    unit. The gain is in points of test accuracy; for language models it is the reduction of the
-    test loss in bits per character. A diverged run counts as chance.
+    Columns: task, site, norm, arm, gain (mean over seeds), low and high (95 % t-interval), n (the
+    number of seeds), per_seed (list of gains), unit. The gain is in percentage points; for language
+    models it is the reduction of the test loss in bits per character. A diverged run counts as
+    chance.
     """
     rows = []
     for task, runs in with_value(frame).groupby("task", sort=False):
@@ -83,15 +89,15 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 # --------------------------------------------------------------------------------------------------
-# Table 2 (notebook 08)
+# Table 2 of the paper (notebook 08)
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
 
 
-def printed_gain() -> pd.Series:
-    """Return the printed accuracy of PROPOSAL minus that of ORIGINAL in points, for each task of
-    the paper's Table 2.
+def printed_gains() -> pd.Series:
+    """Return the accuracy that the paper prints for PROPOSAL (NormVary→GN) minus the one it prints
+    for ORIGINAL (RMSN→None), in percentage points: a Series over the tasks of the paper's Table 2.
     """
     rows = paper_values("sequence").query("source == 'Table 2'")
     means = 100 * rows.pivot(index="task", columns="arm", values="accuracy")
@@ -99,26 +105,30 @@ def printed_gain() -> pd.Series:
 
 
 def printed_table() -> pd.DataFrame:
-    """Return the paper's Table 2 as text, one row for each task: the accuracy of ORIGINAL and of
-    PROPOSAL, such as "37.90 ± 0.23" (per cent, sd over three seeds), and the gain.
+    """Return the paper's Table 2 as a table of texts, one row for each task.
+
+    Columns: the arms ORIGINAL and PROPOSAL (accuracy such as "37.90 ± 0.23": mean and sd over three
+    seeds in per cent), and gain (PROPOSAL minus ORIGINAL, such as "+2.44 points").
     """
     rows = paper_values("sequence").query("source == 'Table 2'")
     cells = (100 * rows.accuracy).map("{:.2f}".format) + (100 * rows.sd).map(" ± {:.2f}".format)
     table = rows.assign(cell=cells).pivot(index="task", columns="arm", values="cell")
-    gain = printed_gain().map("{:+.2f} points".format)
+    gain = printed_gains().map("{:+.2f} points".format)
     return table[[ORIGINAL, PROPOSAL]].assign(gain=gain)
 
 
 def gains_beside_paper(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's gain beside ours as text, one row for each task: the four tasks of the
-    paper, then our other tasks.
+    """Return a table of texts with the gain of the proposal over the original: one row for each
+    task, first the four tasks of the paper's Table 2, then our other tasks.
 
-    steps: a frame of `paired_steps`, of which only the rows that compare one of PROPOSALS with
-    ORIGINAL are used.
+    Columns: "the paper" (the gain as printed), "ours, …" (the gain in our runs, with their scales
+    in the heading). steps: a table that `paired_steps` returns. Only the rows that compare one of
+    PROPOSALS with ORIGINAL are used.
     """
     ours = steps[steps.a.isin(PROPOSALS) & (steps.b == ORIGINAL)]
     texts = [
-        f"{label(row.a)}: {points(row.difference, row.low, row.high)}" for row in ours.itertuples()
+        f"{label(row.a)}: {difference_with_interval(row.difference, row.low, row.high)}"
+        for row in ours.itertuples()
     ]
     by_task = pd.Series(texts, ours.task.replace(SAME_TASK), dtype=object)
     by_task = by_task.groupby(level=0, sort=False).agg("; ".join)

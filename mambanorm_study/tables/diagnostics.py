@@ -27,23 +27,24 @@ from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import load_task
 
 # --------------------------------------------------------------------------------------------------
-# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, the
-# scan's and the gate's; a norm after the SSM acts on the scan's branch only.
+# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block: the
+# branch with the scan and the branch of the gate. A norm after the SSM acts only on the branch with
+# the scan.
 
 GATE_SITES = ["n2", "z", "branch"]
 INPUT_SHAPE = (8, 64, 32)
 
 
-def sizes_inside(
+def rms_inside_block(
     arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), seed: int = 0
 ) -> pd.DataFrame:
-    """Return root mean squares at three sites inside one untrained block, whose input is multiplied
-    by each factor in turn.
+    """Return the root mean square of the values at three sites inside an untrained Mamba block, for
+    each arm and for each factor by which the block's input is multiplied.
 
-    One row for each arm and factor (the index), one column for each site: `n2`, the output of the
-    norm after the SSM; `z`, the gate's input, before SiLU; `branch`, what the block adds to the
-    residual stream. The input before the multiplication has shape (8, 64, 32) and is standard
-    normal. Raises ValueError for an unknown arm.
+    The index is (arm, factor). Columns, one for each site: n2 (the output of the norm after the
+    SSM), z (the gate's input, before SiLU), branch (what the block adds to the residual stream).
+    Before the multiplication the input is standard normal, of shape (8, 64, 32). Raises ValueError
+    for an unknown arm.
     """
     rows = []
     for arm in map(Arm.parse, arms):
@@ -58,17 +59,19 @@ def sizes_inside(
 
 
 # --------------------------------------------------------------------------------------------------
-# train and eval mode: what BN's running averages cost in evaluation
+# train and eval mode: the accuracy that BN loses by using running averages in eval mode
 
 
 @torch.no_grad()
-def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
+def mode_accuracies(
+    configs: Iterable[RunConfig], runs_dir: str | Path | None = None
+) -> pd.DataFrame:
     """Return the accuracy on the validation split in train and in eval mode, one row for each
     config whose run is stored.
 
     Columns: task, arm, seed; rows, the number of rows in the validation split, which is evaluated
-    as one batch; eval and train, the accuracy in each mode as a fraction; points_lost, train − eval
-    in points.
+    as one batch; eval and train, the accuracy in each mode as a fraction; points_lost, the accuracy
+    in train mode minus that in eval mode in percentage points.
     """
     rows = []
     for run in filter(None, (store.find_run(config, runs_dir) for config in configs)):
@@ -87,9 +90,9 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
 # --------------------------------------------------------------------------------------------------
 # growth over depth
 
-# Rows of the training split on which norms over depth are measured.
+# The number of rows of the training split on which L2 norms over depth are measured.
 ROWS = 32
-# Columns of `norms_by_depth`, and `task`, which together identify a model and its mode.
+# The columns that together identify a model and its mode: `task`, and columns of `norms_by_depth`.
 MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers")
 
 
@@ -106,14 +109,15 @@ def amplified_model(config: RunConfig, gain: float) -> nn.Module:
 
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how the residual stream's L2 norms grow over depth: one row for each model and mode in
-    a frame of `norms_by_depth`.
+    """Return how the L2 norm of the residual stream grows over depth: one row for each model and
+    mode (train or eval).
 
-    Columns: those of MODEL_KEYS that the frame has, with the arm's short name; law, r2 and
-    decades_per_8, from `growth` of the median norm over tokens; median_first, median_last,
-    largest_first and largest_last, log₁₀ of the median and of the largest norm over tokens, in the
-    first and in the last block (inf if that norm is not finite); nonfinite, the share of tokens,
-    over all blocks, whose norm is not finite.
+    frame: a table of `norms_by_depth`. Columns: those of MODEL_KEYS that `frame` has, with the
+    short name of the arm; law, r2 and decades_per_8, the results of `growth` for the median L2 norm
+    over tokens; median_first and median_last, log₁₀ of the median L2 norm over tokens in the first
+    and in the last block, inf if this norm is not finite; largest_first and largest_last, the same
+    for the largest L2 norm; nonfinite, the share of non-finite L2 norms among all tokens and
+    blocks.
     """
     keys = [key for key in MODEL_KEYS if key in frame]
     rows = []
@@ -131,8 +135,8 @@ def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
-    """Return `norms_by_depth` of the models of stored runs of one task and seed, with the
-    additional column task.
+    """Return the table of `norms_by_depth` for the models of stored runs, with the additional
+    column task. All runs must have the same task and seed. phase: the text for the column phase.
     """
     config = runs[0].config
     x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
@@ -145,10 +149,11 @@ def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
 
 
 def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
-    """Return one row for each stored run: task, blocks, steps, arm, test_accuracy with its exact
-    95 % interval (low, high) over n test rows, chance, and beats_chance.
+    """Return the test accuracies of stored runs, one row for each run.
 
-    beats_chance: True if the run did not diverge and the whole interval lies above chance.
+    Columns: task; blocks (number of blocks); steps; arm (short name); test_accuracy (fraction); low
+    and high (its exact 95 % interval); n (number of test rows); chance (accuracy of chance);
+    beats_chance (True if the run did not diverge and the whole interval lies above chance).
     """
     rows = []
     for run in runs:
@@ -173,9 +178,12 @@ def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
 
 def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each learning rate and arm of a run frame: how many runs ended non-finite
-    (with the exact 95 % interval of their share), the median step at which they did, and the
-    accuracy of the runs that finished.
+    """Return a table that says how the runs of a run frame ended: one row for each learning rate
+    and arm. All cells are texts.
+
+    Columns: "ended non-finite" (how many runs did, with the exact 95 % interval of their share),
+    "at step (median)" (the step at which these runs ended), "accuracy of the others" and "lowest"
+    (mean and lowest test accuracy of the runs that finished), chance (accuracy of chance).
     """
     rows = []
     for (lr, arm), group in runs.groupby(["lr", "arm"], sort=False):
@@ -185,7 +193,7 @@ def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
             {
                 "lr": lr,
                 "arm": label(arm),
-                "ended non-finite": intervals.k_of_n(len(diverged), len(group)),
+                "ended non-finite": intervals.count_with_interval(len(diverged), len(group)),
                 "at step (median)": diverged.first_nonfinite_step.median(),
                 "accuracy of the others": accuracy.mean(),
                 "lowest": accuracy.min(),
@@ -199,7 +207,7 @@ def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 # --------------------------------------------------------------------------------------------------
-# Figure 10
+# Figure 10 of the paper
 
 
 class _StopTraining(Exception):
@@ -213,9 +221,9 @@ def train_until(
     runs_dir: str | Path | None = None,
 ) -> RunResult | None:
     """Train a config without storing the run, and call `on_step(step, model)` after each step.
-    Return the run, or None if the training was stopped after `last_step`.
+    Return the result of the run, or None if the training was stopped.
 
-    last_step: None means that the training is not stopped.
+    last_step: the step after which the training is stopped; None means that it is not stopped.
     """
 
     def call_and_stop(step: int, model: nn.Module, _: float) -> None:
@@ -231,12 +239,12 @@ def train_until(
 def train_watched(
     config: RunConfig, until: int | None = None
 ) -> tuple[RunResult | None, dict[str, np.ndarray]]:
-    """Train a config without storing the run. Return the run, and a dictionary of out_proj's
-    singular values at every step.
+    """Train a config without storing the run. Return (run, arrays): the result of the run, and
+    the singular values of each block's out_proj at every step.
 
-    The run is None if the training was stopped after step `until`. The dictionary has two arrays:
-    step (T,), which starts at 0 (before the first training step), and singular_values
-    (T, layers, k).
+    until: the step after which the training is stopped; run is then None. None means that the
+    training is not stopped. arrays: a dictionary of step (T,), which starts at 0 (before the first
+    training step), and singular_values (T, layers, k).
     """
     values: list[np.ndarray] = []
 
@@ -249,24 +257,24 @@ def train_watched(
 
 
 def singular_value_phases(
-    arrays: Mapping, end: int, last: str
+    arrays: Mapping, end_step: int, last_phase: str
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Return two dictionaries for a run that ended at step `end`: one from phase to step, and one
-    from phase to the singular values (layers, k) at that step.
+    """Return two maps for a run that ended at `end_step`: one from each phase to a step, and one
+    from each phase to the singular values (layers, k) of out_proj at this step.
 
-    The phases are "early" (step 0), "normal" (the recorded step nearest to end / 2) and the last
-    recorded step, whose phase is named by `last`. arrays: a run's diagnostics, see `sigma_history`.
+    The phases are "early" (step 0), "normal" (the recorded step nearest to end_step / 2) and
+    `last_phase` (the last recorded step). arrays: the run's diagnostics, see `sigma_history`.
     """
     steps, values = weight_log.sigma_history(arrays)
-    index = {"early": 0, "normal": np.abs(steps - end / 2).argmin(), last: -1}
+    index = {"early": 0, "normal": np.abs(steps - end_step / 2).argmin(), last_phase: -1}
     step_of_phase = {phase: int(steps[t]) for phase, t in index.items()}
     return step_of_phase, {phase: values[t] for phase, t in index.items()}
 
 
 def out_proj_edges(config: RunConfig) -> tuple[float, float]:
-    """Return the Marchenko–Pastur edges, the smallest and the largest expected singular value, of
-    an untrained `out_proj`. Its weights are drawn from U(−1/√columns, 1/√columns) and divided by
-    √n_layers.
+    """Return the smallest and the largest expected singular value of the untrained `out_proj` of a
+    config (the Marchenko–Pastur edges). The weights of `out_proj` are drawn from
+    U(−1/√columns, 1/√columns) and divided by √n_layers.
     """
     rows, columns = config.d_model, config.d_model * config.expand
     return weight_log.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
@@ -277,9 +285,10 @@ def out_proj_edges(config: RunConfig) -> tuple[float, float]:
 
 
 def recorded_diagnostics(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
-    """Return the frame of those runs of `failure_runs`, `growth_runs` (with this norm) and
-    `failing_runs` that are in the recorded results, and a map from run_id to the arrays that were
-    measured inside the run.
+    """Return (frame, arrays): the run frame (one row per run) of the recorded runs, and a map from
+    run_id to the arrays that were measured inside the run.
+
+    Only the runs of `failure_runs`, `growth_runs(norm=norm)` and `failing_runs` are in `frame`.
     """
     frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
@@ -291,21 +300,22 @@ def recorded_diagnostics(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
     run_ids = {config.run_id for config in configs}
     path = recorded_results.recorded_path(STUDY_SCALE)
     inside_runs = frame[frame.run_id.isin(run_ids)].reset_index(drop=True)
-    return inside_runs, recorded_results.recorded_inside(path)
+    return inside_runs, recorded_results.read_diagnostics(path)
 
 
 # --------------------------------------------------------------------------------------------------
-# the largest output of the scan (E1)
+# the largest output of the scan (claim E1)
 
-# The number of test rows for `headroom_facts`, and of validation rows for `near_failure`.
+# The number of test rows that `headroom_facts` uses, and of validation rows that
+# `entropy_and_fragility` uses.
 SUMMARY_ROWS = 256
 
 
 @torch.no_grad()
 def headroom_facts(run: StoredRun) -> dict[str, float]:
-    """Return the column `headroom` of summaries.py: the decades between the scan's largest |y|, in
-    the model with the tested weights, and float16's largest number; 0 for a run that ended
-    non-finite.
+    """Return {"headroom": h}. h is log₁₀ of float16's largest number minus log₁₀ of the largest |y|
+    of the scan, over all blocks and the first SUMMARY_ROWS test rows, in the model with the tested
+    weights; 0 for a run that ended non-finite.
     """
     if run.facts["status"] == "diverged":
         return {"headroom": 0.0}
@@ -320,19 +330,21 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
 
 
 # --------------------------------------------------------------------------------------------------
-# near a failure (H16)
+# measurements near a failure (claim H16)
 
-# The relative size of a disturbance of weights, the number of random disturbances, and the smallest
-# change of a loss that is reported. The largest reported change is 1 / SMALLEST_CHANGE.
+# DISTURBANCE: the standard deviation of the random relative change of each disturbed weight. DRAWS:
+# the number of random disturbances. SMALLEST_CHANGE: the smallest reported change of a loss; the
+# largest reported change is 1 / SMALLEST_CHANGE.
 DISTURBANCE, DRAWS, SMALLEST_CHANGE = 0.05, 8, 1e-6
 
 
 def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
-    """Return the columns `sharpening` and `fragility` of summaries.py for a run: the changes from
-    half way to the last finite step of the failing run; {} if the failing run is missing, did not
-    fail or had too few finite steps, or if `run` fails before the failing run does.
+    """Return {"sharpening": s, "fragility": f}: how much the entropy of `entropy_and_fragility`
+    falls and how much the fragility rises in `run`, from half way to the last finite step of
+    `failing`. For this, `run` is trained again up to that last finite step.
 
-    failing: the run without norms that has the settings and the seed of `run`.
+    failing: the run without norms that has the settings and the seed of `run`. Returns {} if
+    `failing` is None, did not fail or had too few finite steps, or if `run` fails before `failing`.
     """
     if failing is None or failing.facts["status"] != "diverged" or failing.facts["steps"] < 3:
         return {}
@@ -341,7 +353,7 @@ def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]
 
     def measure(step: int, model: nn.Module) -> None:
         if step in (end // 2, end):
-            measured[step] = near_failure(model, run.config)
+            measured[step] = entropy_and_fragility(model, run.config)
 
     train_until(run.config, measure, end, run.path.parent)
     if len(measured) < 2:
@@ -352,15 +364,16 @@ def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]
 
 
 @torch.no_grad()
-def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
-    """Return the entropy and the fragility of a model near a failure.
+def entropy_and_fragility(model: nn.Module, config: RunConfig) -> tuple[float, float]:
+    """Return the entropy and the fragility of a model during its training, both measured on the
+    first SUMMARY_ROWS validation rows.
 
     The entropy is that of the class probabilities in nats, averaged over rows with finite outputs.
     The fragility is log₁₀ of the change of a row's loss when the weights of the last two blocks are
-    disturbed, minus log₁₀ of its change when those of the first two blocks are disturbed.
+    disturbed, minus log₁₀ of the change when the weights of the first two blocks are disturbed.
 
-    The change is a median over rows and disturbances, because outputs of single rows reach 10¹⁵.
-    The same random disturbances are used at every step.
+    Each change is a median over rows and disturbances, because outputs of single rows reach 10¹⁵
+    near a failure. The same random disturbances are used at every training step.
     """
     data = load_task(config.task, config.scale, config.seed)
     inputs, lengths, labels = data.val.batch(slice(0, SUMMARY_ROWS))

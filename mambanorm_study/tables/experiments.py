@@ -1,7 +1,8 @@
 """Lists of runs for the paper's experiments: arms, depths, failures, learning rates and budgets.
 
-Sections (§), tables and figures without a named source are the paper's. notebook_runs.py says which
-of these runs each notebook reads.
+An arm names the norms N1 before and N2 after the SSM, e.g. RMSN>SSM>GN. Sections (§), tables and
+figures without a named source are the paper's. notebook_runs.py says which of these runs each
+notebook reads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +18,8 @@ from mambanorm_study.runs.presets import TEXTS
 
 # ---------------------------------------------------------------------------------- tasks and arms
 
-# The default tasks of the study, and those at scale evening. Of the latter all but diabetes have
-# recorded runs.
+# The default tasks of the study: RECORDED_TASKS at scale evening, STUDY_TASKS at the other scales.
+# All of RECORDED_TASKS but diabetes have recorded runs.
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 RECORDED_TASKS = ("curves", "glyphs_images", "diabetes")
 
@@ -26,10 +27,10 @@ NO_NORM = Arm("None", "None")
 # The arm of the original Mamba.
 MAMBA_ARM = Arm("RMSN", "None")
 
-# §4.2: the same norm before and after the SSM, and no norm at either site.
+# §4.2 of the paper: the same norm before and after the SSM, and no norm at either site.
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 
-# §4.3, Table 1.
+# §4.3 and Table 1 of the paper: no norm, and one norm before or after the SSM.
 AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
 POSITION_ARMS = [NO_NORM, *(Arm(n, "None") for n in NORM_CHOICES), *AFTER_ARMS]
 
@@ -38,17 +39,18 @@ CORRUPTED_ARMS = (
     str(NO_NORM), *map(str, AFTER_ARMS), "FrozenLN", "AutoNorm", "AutoNorm_Linear",
 )  # fmt: skip
 
-# §4.4: the whole 6×6 grid.
+# §4.4 of the paper: all 6×6 pairs of a norm (or none) before and a norm (or none) after the SSM.
 GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
 
-# §4.5: the original RMSN→None, the proposal NormVary→GN, the two arms that change only one norm of
-# the original (Table 2 changes both at once, I7 in docs/paper.md), and the proposal whose
-# NormVary has uniform weights that are not learned.
+# §4.5 of the paper: the original RMSN→None, the proposal NormVary→GN, the two arms that change only
+# one norm of the original (the paper's Table 2 changes both at once, I7 in docs/paper.md), and
+# NormVary-fixed→GN, the proposal with uniform weights in NormVary that are not learned.
 NORMVARY_CORE_ARMS = arms(
     "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
 )
-# The arms above; NormVary and RMSN as N1, each with every N2; and two arms beside NormVary→LN, the
-# proposal for images: the same with uniform weights, and the original LN→LN.
+# NORMVARY_CORE_ARMS; NormVary and RMSN before the SSM, each with every norm after it; and two arms
+# to compare with NormVary→LN, the paper's proposal for images: NormVary-fixed→LN, with uniform
+# weights, and LN→LN, the original for images.
 NORMVARY_ARMS = [
     *dict.fromkeys(
         [
@@ -59,38 +61,40 @@ NORMVARY_ARMS = [
     )
 ]
 
-# Table 2: the original, the proposals for sequences and for images, the three arms that separate
-# the effects of N1 and N2 (I7 in docs/paper.md), and the proposal for sequences with uniform
-# weights in NormVary.
+# Table 2 of the paper: the original RMSN→None; the proposals NormVary→GN for sequences and
+# NormVary→LN for images; RMSN→GN, RMSN→LN and NormVary→None, which separate the effects of the two
+# norms (I7 in docs/paper.md); and NormVary-fixed→GN, with uniform weights in NormVary.
 VALIDATION_ARMS = [
     *(Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")),
     *arms("NormVary-fixed>SSM>GN"),
 ]
 
-# Mamba's arm without and with Mamba-2's norm after the gate. In the recorded runs of notebook 13
-# this is the only site other than N1 and N2 that has a norm.
+# Mamba's arm RMSN→None, without and with the norm that Mamba-2 has after the gate. In the recorded
+# runs of notebook 13 no other site has a norm, apart from those before and after the SSM.
 GATED_ARMS = [MAMBA_ARM, MAMBA_ARM._replace(more=(("gated", "RMSN"),))]
 
-# The norms tried at further sites (sites other than N1 and N2): RMSN, which most later models use;
-# LN; and Scale, a learned gain without normalization.
+# The norms tried at further sites (sites other than before and after the SSM): RMSN, which most
+# later models use; LN; and Scale, a learned gain without normalization.
 SITE_NORMS = ("RMSN", "LN", "Scale")
 
-# The adaptive norm of AutoNorm (S2 of docs/sources.md), the paper's learned norm and a fixed norm,
-# each before and after the SSM.
+# The adaptive norm of AutoNorm (S2 in docs/sources.md), the paper's learned norm and a fixed norm:
+# for each of them, one arm with this norm before the SSM and one with this norm after it.
 CROSSING_ARMS = arms(
     "NormSelector>SSM>None", "None>SSM>NormSelector", "NormVary>SSM>None", "None>SSM>NormVary",
     "RMSN>SSM>None", "None>SSM>RMSN",
 )  # fmt: skip
 
 
-def four_arms(norm: str) -> list[Arm]:
-    """Return Figure 9's arms: no norm, and `norm` before, after and on both sides of the SSM."""
+def figure_9_arms(norm: str) -> list[Arm]:
+    """Return the four arms of the paper's Figure 9: no norm, `norm` before the SSM, `norm` after
+    the SSM, and `norm` on both sides of it.
+    """
     return [NO_NORM, Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
 
 
 def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
-    """Return Mamba's arm, and one arm for each norm and further site that adds this norm at this
-    site to Mamba's arm.
+    """Return Mamba's arm RMSN→None, and one arm for each of the norms and each further site (a site
+    other than before and after the SSM): Mamba's arm with this norm added at this site.
     """
     further = [MAMBA_ARM._replace(more=((site, n),)) for n in norms for site in MORE_SITES]
     return [MAMBA_ARM, *further]
@@ -99,8 +103,8 @@ def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
 def site_runs(
     scale: str, tasks: Sequence[str] = ("digits",), seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
-    """Return the runs of `site_arms` on these tasks, and those of `site_arms(["RMSN"])` on text;
-    [] if `tasks` is empty. Every run has its task's learning rate.
+    """Return the runs of all `site_arms()` on these tasks, and the runs of `site_arms(["RMSN"])` on
+    the language tasks; [] if `tasks` is empty. Every run has the default learning rate of its task.
     """
     if not tasks:
         return []
@@ -110,8 +114,8 @@ def site_runs(
 
 # ------------------------------------------------------------- the inside of models, and failures
 
-# Scale → numbers of blocks for Figure 9. The paper shows four layers, too few to call the growth
-# exponential (I5).
+# Scale → numbers of blocks for the paper's Figure 9. The figure shows four layers, too few to call
+# the growth over depth exponential (I5 in docs/paper.md).
 DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(
     ("quick", "evening", "lab", "paper"), (4, 8, 16, 24)
 )
@@ -119,26 +123,28 @@ DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(
 # Settings with which deep models beat chance after a few seconds of training at scale quick.
 DEEP_QUICK = dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10)
 
-# Two learning rates for digits: at the lower one models train, at the higher one some fail.
+# Two learning rates for the task digits: at the lower rate models train, at the higher rate some
+# models fail.
 EDGE_LRS = (1e-2, 2.5e-2)
 # Scale → number of blocks → learning rates of `failure_runs`, the smallest first.
 FAILURES = {
     "smoke": dict.fromkeys((1, 2), EDGE_LRS),
-    "evening": {8: (4e-3, 6e-3)},  # on MNIST-1D
+    "evening": {8: (4e-3, 6e-3)},  # for the task MNIST-1D
     **{scale: dict.fromkeys((4, 8, 16), EDGE_LRS) for scale in ("quick", "lab", "paper")},
 }
 
 
 def inside_task(scale: str) -> str:
-    """Return the task of the runs for §4.6 of the paper: MNIST-1D at scale evening, because the
-    learning rates at which models fail on it are known; digits at the other scales.
+    """Return the task of the runs for §4.6 of the paper (measurements inside models): MNIST-1D at
+    scale evening, because the learning rates at which models fail on MNIST-1D are known; digits at
+    the other scales.
     """
     return "mnist1d" if scale == "evening" else "digits"
 
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Return the runs of models without norms and of models with RMSN on both sides of the SSM, at
-    each depth and learning rate of FAILURES.
+    each number of blocks and learning rate that FAILURES has for this scale.
     """
     both_arms = [NO_NORM, Arm("RMSN", "RMSN")]
     settings = [(depth, lr) for depth, lrs in FAILURES[scale].items() for lr in lrs]
@@ -147,18 +153,18 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Return Figure 10's runs: a model without norms, which is expected to fail, and the same model
-    with RMSN before, after and on both sides of the SSM.
+    """Return the runs for the paper's Figure 10: a model without norms, which is expected to fail,
+    and three models that differ from it only in RMSN before, after or on both sides of the SSM.
     """
     return growth_runs(scale, "RMSN", seeds)
 
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Return the runs of the four arms of Figure 9 that `norm` makes, at the largest number of
-    blocks and the highest learning rate of `failure_runs`.
+    """Return the runs of `figure_9_arms(norm)` at the largest number of blocks and the highest
+    learning rate of `failure_runs`.
     """
     depth, lrs = list(FAILURES[scale].items())[-1]
-    return _runs_to_failure(four_arms(norm), scale, seeds, n_layers=depth, lr=lrs[-1])
+    return _runs_to_failure(figure_9_arms(norm), scale, seeds, n_layers=depth, lr=lrs[-1])
 
 
 def deep_runs(
@@ -174,7 +180,7 @@ def deep_runs(
     settings: dict[str, Any] = {"n_layers": max(8, base_config(task, scale).n_layers)}
     if scale == "quick":
         settings = DEEP_QUICK
-    elif scale == "evening":  # the lower learning rate, at which a model without norms trains
+    elif scale == "evening":  # the lowest rate, at which a model without norms trains
         settings["lr"] = FAILURES[scale][settings["n_layers"]][0]
     return grid(arms, task, scale=scale, seeds=seeds, **settings)
 
@@ -182,8 +188,9 @@ def deep_runs(
 def _runs_to_failure(
     arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any
 ) -> list[RunConfig]:
-    """Return runs, some of which are expected to fail. At scales smoke and evening the training has
-    its usual length; at the other scales it has 40 steps.
+    """Return the runs of these arms on the task of `inside_task`, some of which are expected to
+    fail. At scales smoke and evening the training has the scale's number of steps; at the other
+    scales it has 40 steps. changes: further fields of the configs.
     """
     if scale not in ("smoke", "evening"):
         changes |= dict(steps=40, eval_every=10, warmup_steps=20)
@@ -193,10 +200,12 @@ def _runs_to_failure(
 def fixed_runs(
     list_name: str, arms: Iterable[str], scale: str, seeds: Iterable[int]
 ) -> list[RunConfig]:
-    """Return the runs of these arms in one of the lists of runs with fixed learning rates.
+    """Return those runs of one list that have these arms. The learning rates of the list are fixed
+    in advance instead of tuned for each arm.
 
-    list_name: "growth", "deep", "failing", "failure" or "ladder", as in `Claim.runs`, for the lists
-    `growth_runs` … `ladder_runs`.
+    list_name (a value of `Claim.runs`): "growth" for the list of `growth_runs`, "deep" for
+    `deep_runs`, "failing" for `failing_runs`, "failure" for `failure_runs`, "ladder" for
+    `ladder_runs`.
     """
     lists = dict(
         growth=growth_runs,
@@ -212,7 +221,7 @@ def fixed_runs(
 def fixed_ids(
     list_name: str, arms: tuple[str, ...], scale: str, seeds: tuple[int, ...]
 ) -> list[str]:
-    """Return the run ids of `fixed_runs`; [] if `seeds` is empty."""
+    """Return the run_ids of the runs that `fixed_runs` returns; [] if `seeds` is empty."""
     return [config.run_id for config in fixed_runs(list_name, arms, scale, seeds)] if seeds else []
 
 
@@ -222,9 +231,12 @@ AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "evening": 8, "lab": 8, "paper": 5}
 
 
 def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) -> list[RunConfig]:
-    """Return the runs of S2's named models on these tasks. AutoNorm has two runs for each task and
-    seed: one by itself, and one as the student of a Teacher with half as many blocks (S2,
-    §IV.C.2).
+    """Return the runs of the models AUTONORM on these tasks: the models that the AutoNorm article
+    names (S2 in docs/sources.md), and one control.
+
+    For each task and seed, the model AutoNorm has two runs: one that is trained by itself, and one
+    that is the student of a Teacher with half as many blocks (§IV.C.2 of S2). The runs of the
+    Teachers are returned too.
     """
     seeds = check_seeds(seeds, scale)
     configs = grid([n for n in AUTONORM if n != "Teacher"], tasks, scale=scale, seeds=seeds)
@@ -238,16 +250,16 @@ def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) 
 
 # --------------------------------------------------------------------- learning rates and budgets
 
-# The learning-rate grid on which the arms of a verdict are tuned, as multiples of the task's
-# learning rate.
+# The learning-rate grid on which the arms compared by a claim are tuned, as multiples of the task's
+# default learning rate.
 LR_FACTORS = (0.4, 1.0, 2.5)
 
-# The learning-rate grid of claims E2 and H13, as multiples of the task's learning rate. At the
-# highest rate no arm is expected to train.
+# The learning-rate grid of claims E2 and H13, as multiples of the task's default learning rate. At
+# the highest rate no arm is expected to train.
 LADDER = (1.0, 2.5, 6.25, 15.6, 39.0)
 
-# Training lengths as shares of a scale's steps. Claims are judged again at these lengths, to show
-# whether an arm only learns faster or also ends better.
+# Training lengths as shares of a scale's number of steps. Claims are judged again at these lengths,
+# to show whether the better arm of a claim only learns faster or also ends with a higher accuracy.
 BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 
 
@@ -255,25 +267,30 @@ BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 def lr_grid(
     task: str, scale: str, model: str = "mamba", factors: tuple[float, ...] = LR_FACTORS
 ) -> tuple[float, ...]:
-    """Return the task's learning rate multiplied by each factor and rounded to three digits.
+    """Return the task's default learning rate multiplied by each factor, each product rounded to
+    three significant digits.
 
-    With the default factors this is the grid on which the arms of a verdict are tuned.
+    With the default factors this is the grid on which the arms compared by a claim are tuned.
     """
     lr = base_config(task, scale, model=model).lr
     return tuple(float(f"{factor * lr:.3g}") for factor in factors)
 
 
 def ladder_runs(arms: Sequence[str], scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Return the runs of these arms at each learning rate of the grid LADDER, on `inside_task`."""
+    """Return the runs of these arms on the task of `inside_task`, at each learning rate of the grid
+    LADDER.
+    """
     task = inside_task(scale)
     lrs = lr_grid(task, scale, factors=LADDER)
     runs_by_lr = [grid(arms, task, scale=scale, seeds=seeds, lr=lr) for lr in lrs]
     return list(chain.from_iterable(runs_by_lr))
 
 
-def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
-    """Return the config fields that change if a run has this share of its scale's steps: steps,
-    eval_every (about eight evaluations) and warmup_steps. Return {} for a share of 1.
+def budget_changes(task: str, scale: str, share: float) -> dict[str, Any]:
+    """Return the config fields that change if a run has this share (or, above 1, multiple) of its
+    scale's number of steps, as a map from field to value; {} for a share of 1.
+
+    The fields are steps, eval_every (for about eight evaluations) and warmup_steps.
     """
     if share == 1:
         return {}
@@ -289,7 +306,7 @@ def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
 def model_of(arms: Iterable[str]) -> str:
     """Return the kind of model that these arms belong to: "mamba" or "transformer".
 
-    Raises ValueError for arms of both kinds, because their learning rates differ.
+    Raises ValueError for arms of both kinds, because the learning rates of the two kinds differ.
     """
     kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}
     if len(kinds) > 1:

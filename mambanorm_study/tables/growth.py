@@ -31,8 +31,12 @@ def norms_by_depth(
     *,
     phase: str = "initial",
 ) -> pd.DataFrame:
-    """Return one table of the `token_norms` of several models in train and in eval mode, with the
-    additional columns arm, mode, phase and n_layers. models: arm → model.
+    """Return the L2 norm of each token after each block of several models, in train and in eval
+    mode: one row for each model, mode, block, site and token.
+
+    Columns: those of `token_norms` (depth, site, l2), arm, mode ("train" or "eval"), phase,
+    n_layers (number of blocks). models: arm → model. x, lengths: the input of every model. phase:
+    the text for the column phase, e.g. "initial" or "trained".
     """
     frames = []
     for arm, model in models.items():
@@ -45,11 +49,12 @@ def norms_by_depth(
 
 
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Return the median, the largest value and the share of non-finite values of ‖y‖₂ over the
-    tokens at one site: one row for each depth, with the columns median, largest and nonfinite.
+    """Return quantiles of ‖y‖₂ over the tokens of each block, one row for each depth. Columns:
+    median, largest, and nonfinite (the share of tokens whose ‖y‖₂ is not finite).
 
-    A norm that is not finite, NaN included, counts as infinite. If such tokens were omitted, the
-    quantiles would describe only the finite tokens.
+    tokens: the rows that a table of `norms_by_depth` has for one model, mode and site. A ‖y‖₂ that
+    is not finite (NaN included) counts as infinite, because omitting such tokens would make the
+    quantiles describe only the finite tokens.
     """
     l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf)
     blocks = l2.groupby(tokens.depth)
@@ -57,11 +62,12 @@ def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
-    """Return least-squares fits of log y as a function of depth l by the laws in GROWTH_LAWS,
-    compared by AIC.
+    """Return least-squares fits of log y as a function of depth l, one row for each law in
+    GROWTH_LAWS, the law with the lowest AIC first.
 
-    One row for each law, the best law first: law, slope, r2, aic, and delta_aic, the AIC of this
-    law minus that of the best law. Comparing the laws takes four depths or more.
+    Columns: law, slope (of log y over the law's function of l; 0 for "flat"), r2, aic, delta_aic
+    (the AIC of this law minus the lowest AIC). The laws can be compared only if there are at least
+    four depths.
     """
     rows = []
     for law, transform in GROWTH_LAWS.items():
@@ -77,19 +83,21 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
 
 
 def growth(y: pd.Series) -> dict[str, str | float]:
-    """Return how the norm y of the blocks' outputs grows with depth, which is the index of y: a
-    dictionary of law, r2, decades_per_8 and margin.
+    """Return how the L2 norm y of the blocks' outputs grows with depth (the index of y), as a
+    dictionary with these keys:
 
     law            the law of GROWTH_LAWS with the smallest AIC. Exceptions: "flat" if the slope is
-                   negligible (FLAT) and no block is far off the others; "no trend" if the slope is
-                   negligible and a block is far off, or no law is better than a constant; "explodes
-                   (non-finite from block k)"; "vanishes (0 in block k)"; "–" for fewer than four
-                   blocks
+                   negligible (FLAT) and y is about the same in all blocks; "no trend" if the slope
+                   is negligible but y is not about the same in all blocks, or if no law is better
+                   than a constant; "explodes (non-finite from block k)"; "vanishes (0 in block k)";
+                   "–" for fewer than four blocks
     r2             r² of the fit by this law; NaN for the exceptions
     decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If y is not finite for a block,
-                   a lower bound: FLOAT32_DECADES divided by the number of blocks, times 8
-    margin         the smallest AIC of the other laws minus the AIC of the exponential law: positive
-                   if the exponential law fits best; 0 if the laws were not compared
+                   a lower bound: FLOAT32_DECADES divided by the number of blocks, times 8. NaN if y
+                   is 0 in a block
+    margin         the smallest AIC among the laws that are not exponential minus the AIC of the
+                   exponential law: positive if the exponential law fits best; 0 if the laws were
+                   not compared
     """
     finite = np.isfinite(y)
     if not finite.all():
@@ -114,8 +122,9 @@ def growth(y: pd.Series) -> dict[str, str | float]:
 
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
-    """Return the columns `growth` and `law` of summaries.py: how the blocks' outputs grow with
-    depth in the run's last finite step; {} if the run failed in its first step.
+    """Return {"growth": g, "law": m} for the last finite step of a run: g and m are decades_per_8
+    and margin, as `growth` computes them from the largest ‖y‖₂ of a token after each block. {} is
+    returned if the run failed in its first step.
     """
     if "ring_step" not in run.diagnostics:
         return {}

@@ -1,5 +1,5 @@
-"""The two operations of IN (notebook 03): why a norm along the sequence gains accuracy on one task
-and loses accuracy on another.
+"""The two operations of IN, centring and scaling (notebook 03). They explain why a norm along the
+sequence gains accuracy on one task and loses accuracy on another.
 
 For each channel of a row, IN subtracts the mean over the sequence and divides by the standard
 deviation over the sequence. Each of these two parts can be switched off (options `centre` and
@@ -35,10 +35,11 @@ SEEDS = {"digits": 3, "level": 1}
 def parts_runs(
     scale: str | None = None, seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
-    """Return the runs of all entries of PARTS, on both tasks of PARTS_TASKS.
+    """Return the runs of all entries of PARTS (no norm, each operation of IN alone, IN, and other
+    norms), on both tasks of PARTS_TASKS.
 
-    For the study's scale, at which these runs are not recorded, the runs of the small models of
-    scale quick are returned instead, by default with the numbers of seeds in SEEDS.
+    The runs are not recorded at the study's scale. For this scale, runs at scale quick, whose
+    models are small, are returned instead, by default with the numbers of seeds in SEEDS.
     """
     scale = study_scale(scale)
     is_small = scale == STUDY_SCALE
@@ -57,7 +58,7 @@ def parts_runs(
 
 def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a run frame that belong to an entry of PARTS, in the order of PARTS, with
-    the additional column `part`.
+    the additional column `part`, the name of the entry.
     """
     frames = []
     for part, (arm, options) in PARTS.items():
@@ -66,9 +67,10 @@ def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
-    """Return the test accuracy of a nearest-neighbour classifier that sees only each row's mean and
-    standard deviation over the sequence, which IN removes. The task's inputs must be real values.
+def accuracy_from_moments(task: str, scale: str, seed: int = 0) -> float:
+    """Return the test accuracy (a fraction) of a nearest-neighbour classifier that sees only what
+    IN removes: for each row and channel the mean and the standard deviation over the sequence. The
+    inputs of the task must be real values.
     """
     from sklearn.neighbors import KNeighborsClassifier  # imported here: the import takes a second
 

@@ -1,7 +1,7 @@
-"""Intervals from few values: for the mean, for a rate, and for the next value.
+"""Intervals from few values: for the mean of the values, for a rate, and for the next value.
 
 With 8 seeds percentile-bootstrap intervals are too narrow, and sign-flip tests with Holm's
-correction can never reject. Neither method is used.
+correction can never reject the null hypothesis. Neither method is used.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from scipy import special
 
 from mambanorm_study.runs.presets import TEXTS
 
-FEWEST = 3  # the smallest number of values for a prediction interval
+FEWEST = 3  # values needed for a prediction interval
 
 
 def t_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of the 95 % t-interval of the mean; NaN for fewer than two values."""
+    """Return (low, high), the 95 % t-interval of the mean; (NaN, NaN) for fewer than two values."""
     values = np.asarray(list(values), float)
     if len(values) < 2:
         return float("nan"), float("nan")
@@ -25,17 +25,17 @@ def t_interval(values: Iterable[float]) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=8192)
-def t_quantile(df: int, one_sided: float = 0.025) -> float:
+def t_quantile(df: int, upper_tail: float = 0.025) -> float:
     """Return the value that Student's t with `df` degrees of freedom exceeds with the probability
-    `one_sided`; infinity for df = 0.
+    `upper_tail`; infinity for df = 0.
     """
-    return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
+    return float(-special.stdtrit(df, upper_tail)) if df > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the exact (Clopper–Pearson) interval for a rate, given k events in n
-    trials.
+    """Return (low, high), the exact (Clopper–Pearson) interval for a rate, given k events in n
+    trials. level: the confidence level.
 
     Raises ValueError unless 0 ≤ k ≤ n.
     """
@@ -45,15 +45,15 @@ def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def k_of_n(k: int, n: int) -> str:
+def count_with_interval(k: int, n: int) -> str:
     """Return a count and the exact 95 % interval for its rate as text: `1 of 12 [0, 38 %]`."""
     low, high = clopper_pearson(k, n)
     return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def prediction_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the 95 % prediction interval for the next value, if all values come from
-    one normal distribution; NaN for fewer than FEWEST values.
+    """Return (low, high), the 95 % prediction interval for the next value, if all values come from
+    one normal distribution; (NaN, NaN) for fewer than three values (FEWEST).
     """
     n = len(values)
     if n < FEWEST:
@@ -63,11 +63,11 @@ def prediction_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def shared_rows(task: str, scale: str) -> str:
+def shared_data_name(task: str, scale: str) -> str:
     """Return a name for the data that all seeds of a task share: "one test text", "one test set" or
     "one pool of rows"; "" if each seed draws new rows.
 
-    An interval over seeds says nothing about data other than the shared data.
+    If seeds share data, an interval over seeds says nothing about other data.
     """
     if task in TEXTS:
         return "one test text"

@@ -1,4 +1,6 @@
-"""The registry of norms as tables, the costs of norms on this machine, the parameters of arms."""
+"""The registry of norms as tables, the costs of norms on this machine, and how many parameters the
+model of an arm has. An arm names the norms before and after the SSM, e.g. RMSN>SSM>GN.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +22,10 @@ INPUT_SHAPES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
 
 
 def norm_table() -> pd.DataFrame:
-    """Return the registry as a table, one row for each norm: the axes over which its statistics are
-    taken, whether it is causal, what it learns, its numbers of parameters and buffer values for 64
-    channels, and its source.
+    """Return the registry as a table, one row for each norm.
+
+    Columns: "statistics over" (axes), causal (bool), learns (what is learned), parameters and
+    buffers (how many values the norm has of each for 64 channels), source.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -54,7 +57,7 @@ def taxonomy_table() -> pd.DataFrame:
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         members = getattr(norm, "members", ())
-        if "L" in entry.axes:  # if a mixture is over L, its "LN" means "LN-DL"
+        if "L" in entry.axes:  # then "LN" in a mixture means "LN-DL"
             members = [f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members]
         if members:
             nap, nop = f"a mixture: {', '.join(members)}", "a mixture of both"
@@ -66,8 +69,9 @@ def taxonomy_table() -> pd.DataFrame:
 
 
 def _operation(norm: nn.Module, entry) -> str:
-    """Return the name of a norm's operation, found by a test: a norm that subtracts the mean has
-    the same output for x and for x + 1.
+    """Return the name of a norm's operation: "standardizing" if the norm subtracts the mean, which
+    is tested by comparing its outputs for x and for x + 1; else "scaling". Without statistics: "a
+    function of each value", or "–" for a norm that learns nothing.
     """
     if not entry.axes:
         return "–" if entry.learnable == "nothing" else "a function of each value"
@@ -78,8 +82,8 @@ def _operation(norm: nn.Module, entry) -> str:
 
 
 def partition(axes: Sequence[str]) -> str:
-    """Return the partition Π(X), as in `taxonomy_table`, of a norm with statistics over these axes:
-    "D × m·L" for ("B", "L"); "–" for no axes.
+    """Return the partition Π(X) of a norm with statistics over these axes, in the notation of
+    `taxonomy_table`: "D × m·L" for ("B", "L"); "–" for no axes.
     """
     if not axes:
         return "–"
@@ -106,10 +110,10 @@ def norm_costs(
     """Return the time that each norm takes for a forward and a backward pass on an input of shape
     (rows, length, channels), the fastest norm first.
 
-    Columns: norm; ms (median); ratio, low and high (median and quartiles of the norm's time divided
-    by LN's median time); parameters and buffers for 64 channels. The norms are timed in turn in
-    each of `repeats` rounds, so that a busy moment of the machine slows all of them. names: the
-    norms to time, which must include LN.
+    Columns: norm; ms, the median time; ratio, low and high, the median and the quartiles of the
+    norm's time divided by LN's median time; parameters and buffers, how many values the norm has of
+    each for 64 channels. Each of the `repeats` rounds times every norm once, so that a busy moment
+    of the machine slows all norms. names: the norms to time, which must include LN.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
     weight = torch.randn_like(x)
@@ -128,7 +132,7 @@ def norm_costs(
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
 
-def costs_of(name: str) -> pd.DataFrame:
+def costs_by_shape(name: str) -> pd.DataFrame:
     """Return the costs of one norm, one row for each shape in INPUT_SHAPES.
 
     Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
@@ -155,7 +159,7 @@ def costs_of(name: str) -> pd.DataFrame:
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()) -> int:
-    """Return the bytes of the tensors that `forward()` saves for the backward pass.
+    """Return the number of bytes of the tensors that `forward()` saves for the backward pass.
 
     A storage that several tensors share is counted once. The storages of `parameters` are not
     counted.
@@ -179,12 +183,13 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 
 @lru_cache(64)
 def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
-    """Return how many parameters each part of a digits classifier at scale quick with this arm has,
-    as a dictionary. The parts are stem, N1, mixers, N2, further (norms at sites other than N1 and
-    N2, if these norms have parameters) and head.
+    """Return a map from each part of a classifier to its number of trainable parameters. The
+    classifier is the one for the task digits at scale quick with this arm.
 
-    The numbers of N1, mixers, N2 and further are sums over all blocks. weightless: if True, the
-    norms counted as further have no γ and β, as in Falcon-Mamba.
+    The parts are stem, N1 (norms before the SSM), N2 (norms after the SSM), further (norms at other
+    sites, if these norms have parameters), head, and mixers (all remaining parameters). The numbers
+    of N1, N2, further and mixers are sums over all blocks. weightless: True removes γ and β from
+    the norms counted as further, as in Falcon-Mamba.
     """
     options = {site: {"affine": False} for site, _ in Arm.parse(arm).more} if weightless else {}
     config = base_config("digits", "quick", arm=arm, norm_options=options)

@@ -25,27 +25,28 @@ from mambanorm_study.tables.experiments import (
     TYPE_ARMS,
     VALIDATION_ARMS,
     autonorm_runs,
-    four_arms,
+    figure_9_arms,
     site_runs,
 )
 
-# The tasks of Table 2.
+# The tasks of Table 2 of the paper.
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 
-# Kinds of sequences, as `kind_of_input` names them.
+# The kinds of inputs that are sequences, as `kind_of_input` names them.
 SEQUENCES = ("values", "tokens")
 
-# Scale and task on which the 6×6 grid of §4.4 is not trained, because its 36 arms would double the
-# time of the study.
+# Scale and task for which the 6×6 grid of §4.4 of the paper is not trained, because its 36 arms
+# would double the time of the study.
 WITHOUT_GRID = ("quick", "listops")
 
 
 @dataclass(frozen=True, eq=False)
 class NotebookRuns(Mapping):
-    """A mapping from each notebook's name to its runs, which are listed when they are first read.
+    """A mapping from the name of each notebook to the configs of its runs, which are listed when
+    they are first read.
 
-    tasks: None means the tasks of the scale. seeds: None means the seeds of the scale or, for
-    recorded arms, the recorded seeds.
+    tasks: the requested tasks; None means the default tasks of the scale. seeds: None means the
+    seeds of the scale or, for recorded arms, the recorded seeds. source: see `grid_at_recorded_lr`.
     """
 
     scale: str
@@ -66,8 +67,8 @@ class NotebookRuns(Mapping):
         return len(RUNS)
 
     def runs_of(self, name: str) -> list[RunConfig]:
-        """Return the runs of a notebook, and print which of the requested tasks the notebook does
-        not use.
+        """Return the configs of a notebook's runs, and print which of the requested tasks the
+        notebook does not use.
 
         Raises ValueError for an unknown task, and if the notebook uses none of the tasks.
         """
@@ -86,21 +87,20 @@ class NotebookRuns(Mapping):
         return "quick" if self.scale == STUDY_SCALE else self.scale
 
     @property
-    def recorded_tasks(self) -> tuple[str, ...]:
+    def default_tasks(self) -> tuple[str, ...]:
         """The default tasks of this scale: RECORDED_TASKS at STUDY_SCALE, STUDY_TASKS at other
         scales.
         """
         return RECORDED_TASKS if self.scale == STUDY_SCALE else STUDY_TASKS
 
     def tasks_of(self, kinds: Sequence[str], *, small: bool = False) -> list[str]:
-        """Return the requested tasks whose inputs are of these kinds.
-
-        small: True replaces `recorded_tasks`, the default if no tasks are requested, by
-        STUDY_TASKS, whose models train in seconds.
+        """Return the requested tasks whose inputs are of these kinds. If no tasks are requested,
+        select from `default_tasks` or, if `small` is True, from STUDY_TASKS, whose models train in
+        seconds.
         """
         tasks = self.tasks
         if tasks is None:
-            tasks = STUDY_TASKS if small else self.recorded_tasks
+            tasks = STUDY_TASKS if small else self.default_tasks
         return [task for task in tasks if kind_of_input(task) in kinds]
 
     def grid_tasks(self, *, small: bool = False) -> list[str]:
@@ -112,20 +112,22 @@ class NotebookRuns(Mapping):
         return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
     def first_sequence_task(self) -> list[str]:
-        """Return a list with the first of the study's sequence tasks, [] if it has none.
-
-        Notebooks that train models on a single task use it.
+        """Return a list with one of the requested sequence tasks, for notebooks that train models
+        on a single task: the first of `grid_tasks` or, if it is empty, the first sequence task. []
+        if there is no sequence task.
         """
         return (self.grid_tasks(small=True) or self.tasks_of(SEQUENCES, small=True))[:1]
 
     def runs(self, arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        """Return the runs of these arms, each arm at its recorded learning rate if it has one."""
+        """Return the configs of these arms on these tasks, with the recorded learning rate of each
+        arm that has one.
+        """
         configs = []
         for task in tasks:
-            # where few arms are recorded, the arms without recorded runs are kept too
-            whole = task not in self.recorded_tasks or (self.scale, task) == WITHOUT_GRID
+            # for tasks with few recorded arms, the arms without recorded runs are listed too
+            keep_all_arms = task not in self.default_tasks or (self.scale, task) == WITHOUT_GRID
             configs += grid_at_recorded_lr(
-                arms, [task], self.scale, self.seeds, self.source, keep_unrecorded=whole
+                arms, [task], self.scale, self.seeds, self.source, keep_unrecorded=keep_all_arms
             )
         return configs
 
@@ -143,8 +145,8 @@ def _normvary_runs(study: NotebookRuns) -> list[RunConfig]:
 
 
 def _validation_runs(study: NotebookRuns) -> list[RunConfig]:
-    """Return the runs of notebook 08. Each comparison is listed separately, because the arms of one
-    comparison share more recorded seeds than all arms together.
+    """Return the runs of notebook 08. The runs of each comparison are listed separately, because
+    the arms of one comparison have more recorded seeds in common than all arms have.
     """
     tasks = validation_tasks(study.scale, study.tasks)
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
@@ -154,7 +156,7 @@ def _validation_runs(study: NotebookRuns) -> list[RunConfig]:
 
 def _autonorm_runs(study: NotebookRuns) -> list[RunConfig]:
     tasks = study.tasks_of(["vision", "table"], small=True)
-    if not tasks:  # the runs of Mamba alone do not answer the notebook's question
+    if not tasks:  # CROSSING_ARMS alone do not answer the question
         return []
     seeds = AUTONORM_SEEDS[study.scale] if study.seeds is None else study.seeds
     scale = study.small_run_scale
@@ -210,7 +212,7 @@ NOTEBOOKS = {
     "07_diagnostics": Notebook(
         "why does it work?",
         SEQUENCES,
-        lambda study: grid(four_arms("BN"), scale=study.small_run_scale, seeds=1),
+        lambda study: grid(figure_9_arms("BN"), scale=study.small_run_scale, seeds=1),
     ),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",
@@ -253,8 +255,8 @@ def notebook_runs(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> NotebookRuns:
-    """Return a mapping from each notebook's name to the notebook's runs, which are [] if it uses
-    none of the given tasks.
+    """Return a mapping from the name of each notebook to the configs of its runs. A notebook that
+    uses none of the given tasks has [].
 
     Notebook 07 always has runs on digits; notebook 13 also has runs of language models. tasks,
     seeds: see `NotebookRuns`. source: see `grid_at_recorded_lr`. Raises ValueError for unknown
@@ -270,11 +272,12 @@ def notebook_runs(
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of notebook 08: those of the given tasks that are in the paper's Table 2;
-    at scale evening also those that are among the first two of RECORDED_TASKS.
+    """Return the tasks of notebook 08: the given tasks that are in the paper's Table 2 and, at
+    scale evening, the given tasks that are among the first two of RECORDED_TASKS.
 
-    tasks: None means all tasks of Table 2; at scales smoke and quick only ListOps, which needs no
-    download; at scale evening only the first two of RECORDED_TASKS.
+    tasks: None means the default of the scale: at scales smoke and quick ListOps, which needs no
+    download; at scale evening the first two of RECORDED_TASKS; at the other scales all tasks of
+    Table 2.
     """
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is not None:
@@ -286,14 +289,14 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
 
 
 def usable_tasks(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return those of the given tasks that a notebook can use at a scale."""
+    """Return the given tasks that a notebook can use at a scale."""
     if notebook == "08_validation":
         return validation_tasks(scale, list(tasks))
     return [task for task in tasks if kind_of_input(task) in NOTEBOOKS[notebook].task_kinds]
 
 
 def check_usable_tasks(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
-    """Return those of the given tasks that a notebook can use at a scale; None if `tasks` is None.
+    """Return the given tasks that a notebook can use at a scale; None if `tasks` is None.
 
     Raises ValueError for an unknown task, and if the notebook can use none of the tasks; the
     message lists the tasks that the notebook can use.

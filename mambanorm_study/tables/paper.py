@@ -1,9 +1,9 @@
 """Every accuracy that the paper prints, read from `paper.csv`: Tables 1 and 2, and the numbers of
 Figures 5 and 7, which the paper's text states. TABLE_3 is the paper's Table 3 as printed.
 
-docs/paper.md lists where the paper contradicts itself, with codes such as I1. Arms are written in
-this kit's notation. Of two rows of Table 1 with the same "LN" label the first means IN (I1); the
-column `printed` has the paper's label.
+Arms are written in this kit's notation, e.g. RMSN>SSM>GN for RMSN before and GN after the SSM; the
+column `printed` has the paper's own label. Two rows of Table 1 are both labelled "LN"; the first of
+them means IN. docs/paper.md lists such contradictions in the paper, this one as I1.
 
 The paper's "sequence" task is Breakfast (features of videos), and its "vision" task is ImageNet-100
 with VMamba. Our small tasks differ from both, so only the pattern of accuracies (which arm beats
@@ -21,11 +21,11 @@ from mambanorm.errors import unknown
 FILE = Path(__file__).with_name("paper.csv")
 PATTERN_ONLY = "the pattern, not the level, is comparable"
 
-# The tasks of the paper's two kinds of experiments (§4.1).
+# Kind of the paper's experiments → main task of this kind (§4.1 of the paper).
 MAIN_TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
 
-# Norm → (NAP, NOP, NRR): the partition Π(X) as S₁ × S₂, the operation, and what is learned, with
-# the symbols of `taxonomy_table` (norm_catalog.py).
+# The paper's Table 3. Norm → (NAP, NOP, NRR): the partition Π(X) as S₁ × S₂, the operation, and
+# what is learned, with the symbols of `taxonomy_table` (norm_catalog.py).
 TABLE_3 = {
     "BN": ("D × m·L", "standardizing", "γ, β ∈ ℝᴰ"),
     "IN": ("m·D × L", "standardizing", "γ, β ∈ ℝᴰ"),
@@ -36,18 +36,18 @@ TABLE_3 = {
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
-    """Return one row for each accuracy that the paper prints, of all experiments or only of those
-    of one kind, "sequence" or "vision".
+    """Return one row for each accuracy that the paper prints.
 
-    Columns: kind; task, under the paper's name; arm; accuracy and sd, fractions (sd is NaN if the
-    paper prints none); source (table or figure) and section; printed, the paper's label of the arm;
+    kind: the kind of experiments, "sequence" or "vision"; None means both kinds. Columns: kind;
+    task, under the paper's name; arm; accuracy and sd, fractions (sd is NaN if the paper prints
+    none); source (table or figure of the paper) and section; printed, the paper's label of the arm;
     note. Raises ValueError for an unknown kind.
     """
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
     values = pd.read_csv(FILE).fillna({"note": ""})
     fractions = ["accuracy", "sd"]
-    values[fractions] = (values[fractions] / 100).round(6)  # the file has per cent, as printed
+    values[fractions] = (values[fractions] / 100).round(6)  # printed in per cent
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
 
 
@@ -57,9 +57,12 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
     return dict(values[values.task == task].set_index("arm").accuracy)
 
 
-def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
-    """Return the weighted sum, in points, of the accuracies that the paper prints for the arms of
-    `weights` on the paper's task `task`; NaN if the paper does not print an accuracy for every arm.
+def printed_weighted_sum(weights: Mapping[str, float], kind: str, task: str) -> float:
+    """Return a weighted sum of the accuracies that the paper prints for several arms on one of its
+    tasks, in percentage points; NaN if the paper does not print an accuracy for every arm.
+
+    weights: arm → weight, such as {a: 1, b: −1} for a − b. kind: see `paper_values`. task: the
+    paper's name of the task.
     """
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):

@@ -4,7 +4,8 @@ this machine.
 `plan` estimates one run, `dry_run` all runs that the store lacks. For a task that states the shape
 of its data, no data are loaded.
 
-Glossary: B rows of a batch, L positions of a row; D, E, N as in `mambanorm/block.py`.
+Glossary: B rows of a batch, L positions of a row, D channels, E inner width, N state size, as in
+`mambanorm/block.py`.
 """
 
 import math
@@ -23,7 +24,7 @@ from mambanorm.inside import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.text import digits, plural, prefixed, spell
+from mambanorm_study.basics.text import number_text, plural, prefixed, spell
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models import transformer, vision
@@ -35,7 +36,8 @@ from mambanorm_study.tables.norm_catalog import saved_bytes
 from mambanorm_study.tables.run_tables import markdown_table
 from mambanorm_study.tasks import TASKS, Shape, TaskData, check_task, load_task
 
-# A step that is timed on a CPU has at most this many rows × positions, so that it takes seconds.
+# A training step that is timed on a CPU has at most this many rows × positions, so that the step
+# takes seconds.
 POSITIONS_TIMED = 8_192
 # Steps are timed for at least this many seconds, and at least two steps are timed.
 SECONDS_TIMED = 0.5
@@ -52,14 +54,15 @@ COLUMNS = {
     "flops_per_step": ("FLOPs per step", prefixed),
     "flops": ("FLOPs", prefixed),
     "bytes": ("memory", lambda number: f"{prefixed(number)}B"),
-    "seconds_per_step": ("s per step", digits),
-    "hours": ("hours", digits),
+    "seconds_per_step": ("s per step", number_text),
+    "hours": ("hours", number_text),
 }
 
 
 @plain_torch()
 def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
-    """Return the cost of one run: parameters, steps, tokens, FLOPs, bytes, seconds and hours.
+    """Return the cost of one run as a dictionary with the keys task, scale, arm, parameters, steps,
+    tokens, flops_per_step, flops, bytes, seconds_per_step and hours.
 
     A multiply-add counts as two FLOPs, a training step as three forward passes. `bytes` is the
     memory of the parameters with their gradients and optimizer states, and of the tensors that a
@@ -102,7 +105,9 @@ def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.Dat
 
 
 def table_text(table: pd.DataFrame) -> str:
-    """Return the result of `plan_table` as a Markdown table with units such as M, G and T."""
+    """Return the result of `plan_table` as a Markdown table, with prefixes such as M, G and T for
+    large numbers.
+    """
     texts = pd.DataFrame(
         {
             heading: table[name].map(text, na_action="ignore").astype(object)
@@ -132,7 +137,9 @@ def _untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    """Return the shape of a config's data; load the data only if the task does not state it."""
+    """Return the shape of a config's data. The data are loaded only if the task does not state
+    their shape.
+    """
     stated_shape = TASKS[check_task(config.task)].shape
     if stated_shape is None:
         return shape_of_data(load_task(config.task, config.scale, config.seed))
@@ -169,7 +176,8 @@ def row_flops(model: nn.Module, length: int) -> int:
     the same formula. Attention takes 4·L²·D FLOPs per row. Embeddings, norms, SiLU, softplus, the
     gate, and squeeze and excitation are not counted.
 
-    The weights are counted because torch's FLOP counter takes five seconds to start.
+    The FLOPs are computed from numbers of weights, because torch's FLOP counter takes five seconds
+    to start.
     """
     uses = {"stem": length, "lm_head": length, "head": 1}
     flops = sum(
@@ -203,12 +211,14 @@ def _product_weights(module: nn.Module) -> int:
 
 
 def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, float]:
-    """Return the seconds that a training step takes, and the bytes that its forward pass saves for
-    the backward pass, measured in a few steps on random data with the run's number of threads.
+    """Return (seconds, bytes): the time that a training step takes, and the memory that its forward
+    pass saves for the backward pass. Both are measured in a few steps on random data with the run's
+    number of threads.
 
-    On a CPU only part of a large batch is run (POSITIONS_TIMED), and time and bytes are scaled up.
-    A GPU runs a whole micro-batch, because the time on a GPU is not proportional to the number of
-    rows. Raises ValueError if this process has fewer threads than the run needs.
+    On a CPU only part of a large batch is run (at most POSITIONS_TIMED positions), and time and
+    bytes are scaled up. A GPU runs a whole micro-batch, because the time on a GPU is not
+    proportional to the number of rows. Raises ValueError if this process has fewer threads than the
+    run needs.
     """
     device = machine.pick_device(config.device)
     model.to(device)
@@ -217,7 +227,7 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
         rows = max(1, min(rows, POSITIONS_TIMED // shape.length))
     optimizer = optimizer_of(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state does not change
-        inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
+        inputs, labels = shape.random_inputs(rows).to(device), shape.random_labels(rows).to(device)
 
     def train_step() -> None:
         with evaluation.autocast(config, device):
@@ -266,8 +276,8 @@ def dry_run(
 def estimate_time(
     missing: list[RunConfig], *, workers: int | str, scheduler: str | None
 ) -> tuple[float, str]:
-    """Return about how many seconds it takes to train the missing runs with these workers, and a
-    sentence that says so.
+    """Return (seconds, sentence): about how long it takes to train the missing runs with these
+    workers, as a number of seconds and as a sentence.
     """
     # imported here, so that Dask is not loaded where no run is missing
     from mambanorm_study.runs.cluster import count_workers
@@ -286,8 +296,8 @@ def training_seconds(configs: list[RunConfig]) -> float:
     """Return about how many seconds it takes to train the runs one after another.
 
     For each combination of task, number of threads and kind of model, one run is timed, with at
-    most as many threads as this process has. The times of the other runs are estimated from it by
-    their `relative_cost`.
+    most as many threads as this process has. The times of the other runs of the combination are
+    estimated from the time of this run in proportion to `relative_cost`.
     """
     seconds_per_cost: dict[tuple, float] = {}
     seconds = 0.0

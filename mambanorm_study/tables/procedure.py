@@ -2,7 +2,8 @@
 
 Step 1 chooses the norm after the SSM (N2): the norm whose accuracy is highest, averaged over the
 four other norms as N1. Step 2 chooses the norm before the SSM (N1): either the best N1 for that N2
-(a search), or NormVary, the paper's second step (§4.5).
+(a search), or NormVary, the paper's second step (§4.5). An arm N1→N2, also written N1>SSM>N2, names
+both norms.
 
 Choices use validation accuracies only, and a diverged run counts as chance. Accuracies are
 fractions.
@@ -15,9 +16,9 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.recorded_results import grid_at_recorded_lr, recorded_lr
-from mambanorm_study.tables.replication import to_replicate
+from mambanorm_study.tables.replication import configs_to_replicate
 from mambanorm_study.tables.run_tables import (
-    choose,
+    best_arm,
     paired_steps,
     pairs_only,
     summarize,
@@ -25,8 +26,11 @@ from mambanorm_study.tables.run_tables import (
 
 
 def pair_validation(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean validation accuracy over seeds for each task and each pair of two different
-    norms: the columns task, n2, arm, validation.
+    """Return the validation accuracy of each pair of two different norms, averaged over seeds: one
+    row for each task and pair.
+
+    Columns: task, n2 (the norm after the SSM), arm (the pair), validation (the mean accuracy, a
+    fraction).
     """
     validation = runs.best_val_accuracy.mask(runs.status == "diverged", runs.chance)
     scored = pairs_only(runs.assign(validation=validation))
@@ -34,8 +38,13 @@ def pair_validation(runs: pd.DataFrame) -> pd.DataFrame:
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
 
 
-def two_steps(runs: pd.DataFrame) -> dict[str, str]:
-    """Return, for each task, the arm that the two steps choose, where step 2 is the search."""
+def two_step_choices(runs: pd.DataFrame) -> dict[str, str]:
+    """Return a map from each task to the arm that the paper's two steps choose by validation.
+
+    Step 1 chooses the norm N2 after the SSM whose accuracy is highest, averaged over the norms
+    before the SSM. Step 2 chooses the norm before the SSM whose accuracy is highest with
+    this N2.
+    """
     pairs = pair_validation(runs)
     mean_of_n2 = pairs.groupby(["task", "n2"]).validation.mean()
     best_n2 = mean_of_n2.unstack("task").idxmax()
@@ -46,13 +55,13 @@ def two_steps(runs: pd.DataFrame) -> dict[str, str]:
 def normvary_runs(
     configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None
 ) -> list[RunConfig]:
-    """Return the runs of NormVary→N2 on each task, on the seeds of `configs`. n2: task → the N2
-    chosen there.
+    """Return the runs of the arm NormVary→N2 on each task, on the seeds of `configs`. n2: task →
+    norm after the SSM.
 
-    If the configs are recorded but NormVary→N2 is not, this arm has to be trained, so only its run
-    on the first seed is returned.
+    If the configs are recorded but the arm NormVary→N2 is not, this arm has to be trained, so only
+    its run on the first seed is returned.
     """
-    is_recorded = bool(to_replicate(configs, source))
+    is_recorded = bool(configs_to_replicate(configs, source))
     runs: list[RunConfig] = []
     for task, norm in n2.items():
         grid = [config for config in configs if config.task == task]
@@ -68,11 +77,11 @@ def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.Dat
     """Return the arms that six ways of choosing a pair of norms give, one row for each task and
     way.
 
-    chosen_arms: task → the arm of `two_steps`. Columns: task, way, arm, those of `summarize`, and
-    `rank`, the arm's rank by test accuracy among all pairs except NormVary→N2. Ways: "two steps"
-    (the chosen arm), "NormVary" (NormVary before the chosen N2), "same type" (the chosen N2 on both
-    sides), "original" (Mamba's RMSN→None), "one step" (the best of all ranked pairs by validation),
-    "cheating" (the best of all ranked pairs by test accuracy).
+    chosen_arms: task → the arm of `two_step_choices`. Its norm after the SSM is called N2 here.
+    Columns: task, way, arm, those of `summarize`, and rank, the arm's rank by test accuracy among
+    all pairs except NormVary→N2. Ways: "two steps" (the arm in chosen_arms), "NormVary"
+    (NormVary→N2), "same type" (N2→N2), "original" (Mamba's RMSN→None), "one step" (the best of all
+    ranked pairs by validation), "cheating" (the best of all ranked pairs by test accuracy).
     """
     rows = []
     for task, arm in chosen_arms.items():
@@ -86,7 +95,7 @@ def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.Dat
             "NormVary": f"NormVary>SSM>{n2}",
             "same type": f"{n2}>SSM>{n2}",
             "original": "RMSN>SSM>None",
-            "one step": choose(task_runs, task, ranked_means.index),
+            "one step": best_arm(task_runs, task, ranked_means.index),
             "cheating": ranked_means.idxmax(),
         }
         for way, choice in arm_of_way.items():
@@ -95,10 +104,11 @@ def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.Dat
 
 
 def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of the chosen pair minus that of each other arm of `choices` over shared
-    seeds, as rows of `paired_steps`. The column step is renamed to way.
+    """Return the test accuracy of the pair chosen in two steps minus that of each arm that another
+    way chooses, over shared seeds: one row for each task and arm.
 
-    choices: the frame that `ways_to_choose` returns. An arm that several ways choose has one row.
+    choices: the table of `ways_to_choose`. An arm that several ways choose has one row. The columns
+    are those of `paired_steps`, with step renamed to way.
     """
     rows = []
     for task, table in choices.groupby("task", sort=False):
@@ -110,12 +120,13 @@ def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return how much test accuracy the arm that is best on one seed loses on the other seeds, one
-    row for each task and seed.
+    """Return how much lower the test accuracy of the arm that is best on one seed is on the other
+    seeds, one row for each task and seed.
 
     Columns: task, seed; winner, the arm with the best test accuracy on this seed; accuracy, the
     winner's test accuracy on this seed; other_seeds, the winner's mean test accuracy on the other
-    seeds (NaN if there are none); points_lost, accuracy − other_seeds in points.
+    seeds (NaN if there are none); points_lost, accuracy − other_seeds in percentage
+    points.
     """
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):

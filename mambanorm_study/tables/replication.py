@@ -37,18 +37,20 @@ from mambanorm_study.tables.run_tables import with_value
 FRESH_SEED_FILE = ".fresh-seed"
 SMALLEST_FRESH_SEED = 10_001
 
-# The arms with NormVary, and RMSN→GN, which differs from NormVary→GN only in the first norm.
+# The arms with NormVary before the SSM, and RMSN→GN, which differs from NormVary→GN only in the
+# norm before the SSM.
 LEARNED_ARMS = [
     arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")
 ]
-# The arms of notebooks 03 (type), 04 (position), 06 (NormVary) and 10 (AutoNorm). `to_replicate`
-# adds each task's best and worst arm.
+# The arms of notebooks 03 (type), 04 (position), 06 (NormVary) and 10 (AutoNorm) that are trained
+# once more. `configs_to_replicate` adds the best and the worst arm of each task.
 COMPARED = {
     str(arm)
     for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED_ARMS, *CROSSING_ARMS, *AUTONORM, MAMBA_ARM)
 }
-# The same arms without those of notebook 04, for images, because a run on images takes twice as
-# long and the study should take about ten minutes.
+# The arms of COMPARED that are trained once more on image tasks. POSITION_ARMS that are neither in
+# TYPE_ARMS nor MAMBA_ARM are omitted, because a run on images takes twice as long as other runs and
+# the study should take about ten minutes.
 COMPARED_ON_IMAGES = COMPARED.difference(map(str, POSITION_ARMS)).union(
     map(str, [*TYPE_ARMS, MAMBA_ARM])
 )
@@ -68,7 +70,7 @@ def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> lis
         seed = SMALLEST_FRESH_SEED + secrets.randbelow(10**6)
         write_text(store.check_store(runs_dir) / FRESH_SEED_FILE, f"{seed}\n")
     first = SMALLEST_FRESH_SEED
-    with suppress(OSError, ValueError):  # no file, or no number in it
+    with suppress(OSError, ValueError):  # there is no file, or it has no number
         first = max(
             int((store.runs_dir(runs_dir) / FRESH_SEED_FILE).read_text("ascii")),
             SMALLEST_FRESH_SEED,
@@ -76,10 +78,13 @@ def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> lis
     return list(range(first, first + default_fresh_seeds()))
 
 
-def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> list[RunConfig]:
-    """Return one recorded config for each task and arm that this machine trains once more.
+def configs_to_replicate(
+    configs: Iterable[RunConfig], source: str | None = None
+) -> list[RunConfig]:
+    """Return those of the configs that this machine trains once more with new seeds: one recorded
+    config for each compared arm of each task.
 
-    The arms are those of COMPARED (on images those of COMPARED_ON_IMAGES), and each task's best and
+    The compared arms are COMPARED (on image tasks COMPARED_ON_IMAGES), and each task's best and
     worst arm by validation. Returns [] if none of the configs is recorded, or if recorded results
     are not used (source "trained").
     """
@@ -108,8 +113,9 @@ def replicate(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """Train the configs of `fresh_configs` that the store lacks, and return the run frame of all of
-    them; an empty frame if there are none. engine: further arguments of `sweep`.
+    """Train those configs of `fresh_configs` that the store lacks, and return the run frame (one
+    row per run) of all configs of `fresh_configs`; an empty frame if there are no such configs.
+    engine: further arguments of `sweep`.
     """
     fresh = fresh_configs(configs, source=source, runs_dir=runs_dir)
     if not fresh:
@@ -127,8 +133,10 @@ def fresh_configs(
     runs_dir: str | Path | None = None,
     draw: bool = True,
 ) -> list[RunConfig]:
-    """Return the configs of `to_replicate` on each fresh seed. draw: see `fresh_seeds`."""
-    replicated = to_replicate(configs, source)
+    """Return each config of `configs_to_replicate` once with each fresh seed. draw: see
+    `fresh_seeds`.
+    """
+    replicated = configs_to_replicate(configs, source)
     if not replicated:
         return []
     seeds = fresh_seeds(runs_dir, draw=draw)
@@ -137,13 +145,13 @@ def fresh_configs(
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     """Return a comparison of each fresh run with the recorded runs of its task and arm: one row for
-    each fresh run, with the columns COLUMNS.
+    each fresh run.
 
-    value: the fresh run's test accuracy in per cent, for language models its test loss in bits per
-    character. mean, low, high: the mean and the ends of the 95 % prediction interval from the n
-    recorded runs that finished. lies: where the value lies, "inside", "below" or "above" this
-    interval; "diverged" or "failed" if the fresh run did; "untold" if fewer than three recorded
-    runs finished.
+    Columns: task, arm, seed; value (the fresh run's test accuracy in per cent, for language models
+    its test loss in bits per character); mean, low, high and n (mean and 95 % prediction interval
+    from the n recorded runs that finished); unit; lies (where the value lies: "inside", "below" or
+    "above" this interval; "diverged" or "failed" if the fresh run did so; "untold" if fewer than
+    three recorded runs finished).
     """
     recorded, fresh = with_value(recorded), with_value(fresh)
     finished = recorded[recorded.status == "ok"]
@@ -162,11 +170,11 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     return table.assign(lies=np.select(conditions, [status, "untold", "below", "above"], "inside"))
 
 
-def trained_here(
+def runs_to_train(
     configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True
 ) -> list[RunConfig]:
-    """Return the runs that are trained on this machine: the configs that are not recorded, and the
-    configs of `fresh_configs`.
+    """Return the configs that have to be trained on this machine: those that are not recorded, and
+    the configs of `fresh_configs`.
 
     draw: see `fresh_seeds`. Raises ValueError if the environment's source is "recorded" and a
     config of STUDY_SCALE is not recorded. Configs of other scales that are not recorded are trained

@@ -1,8 +1,8 @@
-"""The accuracy of trained models on corrupted images, the latency of models (§IV.C.4 of S2, see
-docs/sources.md), and classical models for tabular data.
+"""The accuracy of trained models on corrupted images, the latency of models, and classical models
+for tabular data.
 
-We chose the severities of the corruptions: S2 names noise and rotation, but states no strength and
-no angle.
+Corruptions and latency follow §IV.C.4 of the AutoNorm article (S2 in docs/sources.md). The article
+names noise and rotation, but states no strength and no angle, so we chose the severities.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,8 +32,8 @@ COLUMNS = [*RUN_COLUMNS, "kind", "severity", "accuracy"]
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
-    """Return a copy of a split of images with every image corrupted. kind, severity: see
-    CORRUPTIONS. seed: determines the noise or the angles.
+    """Return a copy of a split of images in which every image is corrupted. kind ("noise" or
+    "rotation"), severity: see CORRUPTIONS. seed: determines the noise or the angles.
     """
     inputs, _, _ = split.batch(slice(None))
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
@@ -73,9 +73,10 @@ def stored_model(run: StoredRun) -> nn.Module:
 
 def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """Return the accuracy of stored runs on corrupted images of the test split: one row for each
-    run, kind and severity, with the columns COLUMNS. Severity 0 means clean images.
+    run, kind of corruption and severity.
 
-    All runs of one task and seed are tested on the same corrupted images.
+    Columns: run_id, task, arm, seed, kind ("noise" or "rotation"), severity (0 means clean images),
+    accuracy (fraction). All runs of one task and seed are tested on the same corrupted images.
     """
     rows, cpu = [], torch.device("cpu")
     for run in runs:
@@ -92,19 +93,19 @@ def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:
-    """Return the columns `noise` and `rotation` of summaries.py: for each kind of corruption the
-    mean accuracy on corrupted test images over the severities.
+    """Return {"noise": a, "rotation": b}: for each kind of corruption the accuracy of a run on
+    corrupted test images, averaged over the severities.
     """
     table = robustness_table([run])
     return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
 
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a table like that of `robustness_table` for recorded runs, without the runs that were
-    not tested on corrupted images.
+    """Return a table with the columns of `robustness_table` for those recorded runs that were
+    tested on corrupted images.
 
-    For each kind of corruption a recorded run has two rows: severity 0 with its clean accuracy, and
-    severity NaN with its mean accuracy over all severities.
+    A run has two rows for each kind of corruption: one with severity 0 and the accuracy on clean
+    images, and one with severity NaN and the mean accuracy over all severities.
     """
     kinds = [kind for kind in CORRUPTIONS if kind in runs]
     tested = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
@@ -117,13 +118,14 @@ def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_reference(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
-    """Compare the arms in a table of `robustness_table` or `recorded_corrupted` with a reference
-    arm: return one row for each task, kind and arm.
+    """Return a comparison of each arm with a reference arm on corrupted images: one row for each
+    task, kind of corruption and arm. table: a table of `robustness_table` or `recorded_corrupted`.
 
-    Columns: task, kind, arm; corrupted, the mean accuracy over severities and seeds in per cent;
-    change, this mean minus the accuracy on clean images in points; accuracy_gap and change_gap, the
-    arm's accuracy on corrupted images and its change, each minus that of the reference arm. A gap
-    is a series over seeds, which is empty for the reference arm itself.
+    Columns: task, kind, arm; corrupted, the accuracy on corrupted images in per cent, averaged over
+    severities and seeds; change, `corrupted` minus the accuracy on clean images in percentage
+    points; accuracy_gap, the arm's accuracy on corrupted images minus that of the reference arm;
+    change_gap, the arm's change minus that of the reference arm. Each gap is a Series over seeds in
+    percentage points, which is empty for the reference arm itself.
     """
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
@@ -170,13 +172,13 @@ def latency_table(configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64)) -
 # classical models for tabular data, which train in a second
 
 
-def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:
-    """Return the RMSE of each arm beside the RMSE of two rivals, boosted trees and a linear model
-    with scikit-learn's defaults: one row for each task, averaged over targets and over the seeds of
-    the run frame.
+def rmse_beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:
+    """Return the test RMSE of each arm beside that of two rivals with scikit-learn's defaults,
+    boosted trees and a linear model: one row for each task. Each RMSE is averaged over the targets
+    of the task and over the seeds in `runs`.
 
-    Columns: each arm; each rival; "training mean", the RMSE of always predicting the training mean;
-    target, the names of the targets; best, the arm that is best on validation.
+    Columns: each arm; "boosted trees" and "linear"; "training mean", the RMSE of always predicting
+    the training mean; target, the names of the targets; best, the arm that is best on validation.
     """
     # imported here: the import takes a second
     from sklearn import ensemble, linear_model, metrics, multioutput

@@ -1,6 +1,9 @@
 """Small tables from a run frame: means with intervals, paired differences, and our means beside the
 paper's.
 
+A run frame is a DataFrame with one row per run. An arm names the norms N1 before and N2 after the
+SSM, e.g. RMSN>SSM>GN.
+
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals
 over seeds. A diverged run counts with the accuracy of chance, as in the run store, and the tables
 say how many runs diverged.
@@ -22,8 +25,8 @@ from mambanorm_study.tables.paper import MAIN_TASKS, paper_values
 # cannot reach p < .05.
 SKETCH_BELOW = 6
 
-# Our name → the paper's name for the tasks of Table 2. At scales other than paper our versions are
-# smaller.
+# Our name → the paper's name of each task in the paper's Table 2. Except at scale paper, our
+# versions of these tasks are smaller than the paper's.
 SAME_TASK = {
     "listops": "ListOps",
     "imdb": "IMDB",
@@ -45,7 +48,8 @@ STEP_COLUMNS = [
     "step", "task", "a", "b", "difference", "low", "high", "n", "per_seed", "scale",
 ]  # fmt: skip
 
-# The text for an interval that contains zero, and for an arm that may be as good as the best arm.
+# The text for a difference whose interval contains zero, and for an arm that may be as good as the
+# best arm.
 CANNOT_TELL = "we cannot tell"
 
 
@@ -70,8 +74,8 @@ def mean_sd(row: pd.Series) -> str:
 def check_frame(
     frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")
 ) -> None:
-    """Raise ValueError if the frame has no rows or lacks one of these columns, and TypeError if it
-    is not a data frame.
+    """Raise ValueError if `frame` has no rows or lacks one of `columns`, and TypeError if `frame`
+    is not a DataFrame.
     """
     check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
@@ -86,13 +90,14 @@ def check_frame(
 
 
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
-    """Return one row for each group of runs, in the order of the frame. by: the columns by which
-    the runs are grouped.
+    """Return the mean test accuracy of each group of runs, one row for each group, in the order of
+    the frame. by: the columns by which the runs are grouped.
 
-    Columns: those of `by`; mean, sd and n of test_accuracy; diverged, the number of diverged runs;
-    chance; best_val, the mean best validation accuracy; low and high, the 95 % t-interval of the
-    mean test accuracy. Failed runs are not counted in n. Raises ValueError for a group whose runs
-    differ in norm options, model or further sites.
+    Columns: those of `by`; mean, sd and n, the mean, standard deviation and number of the test
+    accuracies (failed runs have none); diverged, the number of diverged runs; chance, the accuracy
+    of chance; best_val, the mean of the best validation accuracies; low and high, the 95 %
+    t-interval of the mean test accuracy. Raises ValueError for a group whose runs differ in norm
+    options, model or further sites.
     """
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
     _check_same_settings(frame, by)
@@ -140,14 +145,15 @@ def with_value(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of Mamba arms that have norms only at N1 and N2."""
+    """Return the runs of Mamba arms that have norms only before (N1) and after the SSM (N2)."""
     return frame[frame.arm == frame.n1 + ">SSM>" + frame.n2]
 
 
 def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the norm options or the model appended to the name of each arm whose
-    runs differ in them: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`. For example, Jamba and
-    Falcon-Mamba have the same arm and differ in norm options.
+    """Return the frame with longer names of arms: if the runs of an arm differ in norm options or
+    model, these are appended to its name, as in `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`.
+
+    For example, Jamba and Falcon-Mamba have the same arm and differ in norm options.
     """
     arm = frame.arm
     for column in [name for name in VARIANT_COLUMNS if name in frame]:
@@ -157,12 +163,12 @@ def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
-    """Return the paired difference of arm a minus arm b over shared seeds in percentage points, one
-    row per task.
+    """Return the paired difference of arm a minus arm b in the column `value`, over the seeds that
+    both arms share, in percentage points: one row per task.
 
-    Columns: task, a, b, difference (mean), low, high (95 % t-interval), n, per_seed (list), scale.
-    Raises ValueError if an arm has no run on a task or several runs on one seed, and if the two
-    arms share no seed.
+    Columns: task, a, b, difference (mean), low and high (95 % t-interval), n (the number of shared
+    seeds), per_seed (list of differences), scale. Raises ValueError if an arm has no run on a task
+    or several runs on one seed, and if the two arms share no seed.
     """
     check_frame(frame, ("task", "arm", "seed", value))
     tasks = frame.groupby("task", sort=False)
@@ -196,11 +202,11 @@ def _paired_row(task: str, runs: pd.DataFrame, arms: Sequence[str], value: str) 
 
 
 def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Return the rows of `paired` for several named differences, task by task. The column `step`
-    has the name of the difference.
+    """Return paired differences of test accuracy between arms, one row for each task and each named
+    difference. Columns: step (the name of the difference) and those of `paired`.
 
-    steps: name → arms (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A step is omitted on
-    a task that lacks one of its arms.
+    steps: name → arms (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A difference is
+    omitted on a task that lacks one of its arms.
     """
     rows = []
     for task, runs in frame.groupby("task", sort=False):
@@ -210,12 +216,14 @@ def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.
     return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
 
-def points(
+def difference_with_interval(
     difference: float, low: float = float("nan"), high: float = float("nan"), unit: str = "pp"
 ) -> str:
     """Return a difference and its interval as text: "+2.3 points [−0.4, 5.0]", or "+2.3 points (one
-    seed: no interval)" if `low` is NaN. The unit "pp" is written as "points"; numbers in other
-    units have three decimals.
+    seed: no interval)" if `low` is NaN.
+
+    unit: "pp" is written as "points", with one decimal; any other unit is written as it is, with
+    three decimals.
     """
     digits, name = (1, "points") if unit == "pp" else (3, unit)
     interval = "(one seed: no interval)"
@@ -224,9 +232,9 @@ def points(
     return f"{difference:+.{digits}f} {name} {interval}".replace("-", "−")
 
 
-def interval_says(low: float, high: float) -> str:
-    """Return what the 95 % interval of a difference says, as text: "clearly above zero", "clearly
-    below zero", "we cannot tell", or "one seed cannot tell" if `low` is NaN.
+def interval_in_words(low: float, high: float) -> str:
+    """Return in words where the 95 % interval of a difference lies: "clearly above zero", "clearly
+    below zero", "we cannot tell" if it contains zero, or "one seed cannot tell" if `low` is NaN.
     """
     if not np.isfinite(low):
         return "one seed cannot tell"
@@ -245,8 +253,9 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 
 def how_trained(runs: pd.DataFrame) -> str:
-    """Return how the runs were trained, as a Markdown table: one row for each task and combination
-    of depth, width, steps and learning rate, with the arms that have these settings.
+    """Return the training settings of the runs as a Markdown table, one row for each combination of
+    task, number of blocks, width, number of steps and learning rate. The last column lists the arms
+    that have these settings.
     """
     columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
     labelled = runs.assign(arm=runs.arm.map(label)).rename(columns=columns)
@@ -272,14 +281,14 @@ def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy
     return arm_runs.set_index("seed")[value]
 
 
-def choose(
+def best_arm(
     frame: pd.DataFrame,
     task: str,
     arms: Iterable[str] | None = None,
     value: str = "best_val_accuracy",
 ) -> str:
-    """Return the arm with the highest mean of the column `value` on a task; a diverged run counts
-    as chance.
+    """Return the name of the arm with the highest mean of the column `value` on a task. A diverged
+    run counts as chance.
 
     arms: the arms to choose from; None means all arms. Raises ValueError for an unknown task, and
     if none of the arms was run.
@@ -298,18 +307,23 @@ def choose(
 
 
 def paper_kind(frame: pd.DataFrame) -> str:
-    """Return the kind of the paper's experiments with which a frame is compared: "vision" if all
-    tasks of the frame are image tasks, else "sequence".
+    """Return the kind of the paper's experiments with which the runs of a frame are compared:
+    "vision" if all tasks of the frame are image tasks, else "sequence".
     """
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return our mean accuracies beside the paper's, with the columns BESIDE_PAPER_COLUMNS: one row
-    for each of our means and each number that the paper prints for the same arm.
+    """Return our mean accuracies beside the paper's accuracies: one row for each pair of one of our
+    means and one printed accuracy of the same arm.
 
-    Numbers for the paper's main task are compared with all our tasks, although these differ from
-    it. Numbers of Table 2 are compared only with our task of the same name.
+    Columns: task, arm; ours, sd and n (our mean, its standard deviation over seeds, number of
+    seeds); paper and paper_sd (the printed accuracy and its standard deviation); paper_task (the
+    paper's name of the task); source, section, printed and note, as in `paper_values`.
+
+    The paper's accuracies on its main task are paired with our means on all our tasks, although our
+    tasks differ from the main task. Its accuracies in Table 2 are paired only with our means on the
+    task of the same name.
     """
     kind = paper_kind(frame)
     names = {"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"}
@@ -322,8 +336,8 @@ def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def seeds_text(counts: Iterable[int]) -> str:
-    """Return the range of several numbers of seeds as text: "8 seeds", "3 seeds: a sketch" or
-    "1–3 seeds: a sketch".
+    """Return the range of several numbers of seeds as text, such as "8 seeds" or "3–8 seeds: a
+    sketch". "A sketch" is added if the smallest number is below SKETCH_BELOW.
     """
     counts = list(counts)
     low, high = min(counts), max(counts)
@@ -331,11 +345,11 @@ def seeds_text(counts: Iterable[int]) -> str:
     return f"{number} seed{'s' if high > 1 else ''}" + (": a sketch" if low < SKETCH_BELOW else "")
 
 
-def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
-    """Return the caption of a figure that shows a frame: "quick scale · 3 seeds: a sketch · mean ±
-    sd · digits, listops", followed by how many runs diverged or failed.
+def describe_frame(frame: pd.DataFrame, statistic: str = "mean ± sd") -> str:
+    """Return the caption of a figure that shows the runs of a frame, such as "quick scale ·
+    3 seeds: a sketch · mean ± sd · digits, listops", followed by how many runs diverged or failed.
 
-    shows: the name of the statistic that the figure shows if there are several seeds.
+    statistic: the name of the statistic that the figure shows if there are several seeds.
     """
     check_frame(frame, ("task", "arm", "seed", "scale", "status"))
     scales = list(frame.scale.unique())
@@ -344,7 +358,7 @@ def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     parts = [scale, seeds_text(seeds)]
     if "model" in frame and "mamba2" in set(frame.model):
         parts.append(f"blocks of {' and '.join(frame.model.unique())}")
-    parts += [shows if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
+    parts += [statistic if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
     for status, treatment in (("diverged", "scored as chance"), ("failed", "left out")):
         count = (frame.status == status).sum()
         if count:

@@ -23,11 +23,11 @@ INPUTS: dict[str, list[float]] = {
 
 
 class HandScan(NamedTuple):
-    """The tensors of a scan: its input u (L,), the step sizes delta (L,), the states (N, L), and y
-    (L,), the mean of the states.
+    """The tensors of a scan of one channel: its input u (L,), the step sizes delta (L,), the states
+    (N, L), and y (L,), the mean over the states.
 
-    half_life (N,): after how many steps state n has decayed to one half, if Δ stays at its largest
-    value: log 2 / (Δ·n·a).
+    half_life (N,): the number of steps after which state k (1 … N) has decayed to one half if Δ
+    stays at its largest value: log 2 / (Δ·k·a).
     """
 
     u: Tensor
@@ -41,11 +41,12 @@ def scan_by_hand(
     u: list[float], delta: float, a: float, *, selective: bool = False, n: int = STATES
 ) -> HandScan:
     """Return the scan of one channel u with B = C = 1: h_t = exp(−Δ_t·k·a)·h_(t−1) + Δ_t·u_t for
-    the states k = 1 … n (Equation 2 of Gu & Dao 2023). Their rates of decay a, 2a, …, n·a are those
-    of an untrained Mamba block (S4D-real).
+    the states k = 1 … n (Equation 2 of Gu & Dao 2023). The states decay at the rates
+    a, 2a, …, n·a, like the states of an untrained Mamba block (S4D-real).
 
-    selective: use Δ_t = Δ·|u_t| / max|u| instead of a constant Δ, so that the states do not change
-    where the input is 0. A Mamba block computes Δ_t from its input by a linear layer instead.
+    u: L values. delta: the step size Δ. selective: use Δ_t = Δ·|u_t| / max|u| instead of the
+    constant Δ, so that the states do not change at steps where u is 0. A Mamba block instead
+    computes Δ_t from its input by a linear layer.
     """
     x = torch.tensor(u, dtype=torch.float64)
     steps = torch.full_like(x, delta)  # (L,)

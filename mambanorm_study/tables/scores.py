@@ -1,8 +1,8 @@
 """The numbers by which runs are compared: the accuracy in per cent, and for language models the
 negated loss in bits per character, so that higher is better for both.
 
-A diverged run has the score of chance. The end of the file selects the runs on which the verdicts
-are based.
+A diverged run has the score of chance. The functions at the end of the file select the runs on
+which the verdicts of the claims are based.
 """
 
 import math
@@ -19,7 +19,7 @@ from mambanorm_study.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
 
-# The columns that `scores` needs.
+# The columns that a run frame must have for `scores`.
 REQUIRED_COLUMNS = (
     "run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "arm", "scale",
     "seed", "lr",
@@ -38,7 +38,7 @@ NAN_IF_DIVERGED = ("unevenness", "headroom")
 # The factor that converts a loss in nats into negated bits.
 BITS = -1 / math.log(2)
 
-# The columns that `scores` reads as numbers. A column that the frame lacks counts as NaN.
+# The columns that `scores` reads as numbers. A column that the run frame lacks counts as NaN.
 NUMERIC_COLUMNS = (
     "chance", "test_accuracy", "best_val_accuracy", *CORRUPTED, "chance_loss", "test_loss",
     "best_val_loss", "best_step", "steps", "late_gain", "protocol", *SUMMARIES,
@@ -46,8 +46,8 @@ NUMERIC_COLUMNS = (
 
 
 def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """Return the runs of a scale that finished or diverged, each once, with the columns by which
-    runs are compared.
+    """Return one row for each run of a scale that finished or diverged, with the columns by which
+    runs are compared. frame: a run frame; a column of summaries.py that it lacks becomes NaN.
 
     score                           accuracy in per cent on the clean test rows
     noise, rotation                 accuracy in per cent on test rows with noise, or rotated
@@ -58,10 +58,10 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     late                            1 if the best step by validation is in the last tenth of the
                                     steps (for language models: if the last tenth of the steps
                                     lowered the loss by at least SMALLEST_BITS); else 0
-    steepness                       the absolute value of growth
+    steepness                       the absolute value of the column growth (see summaries.py)
 
     Further columns: run_id, task, arm, seed, lr, diverged, protocol and SUMMARIES. Raises
-    ValueError if the language models of one task have read different texts.
+    ValueError if the language models of one task were trained on different texts.
     """
     runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))]
     runs = runs.drop_duplicates("run_id")
@@ -84,7 +84,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     )
     for name in CORRUPTED:
         table[name] = accuracy[name]
-        # a diverged run is at chance already, so corruption cannot lower its accuracy
+        # a diverged run has the accuracy of chance already, so corruption cannot lower it
         table[f"{name}_change"] = (table[name] - table.score).mask(diverged)
     for name in SUMMARIES:
         table[name] = numbers[name].mask(diverged & (name in NAN_IF_DIVERGED))
@@ -94,10 +94,11 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
 
 
 def _check_texts(losses_by_task) -> None:
-    """Raise ValueError if the runs of one task have read different texts.
+    """Raise ValueError if the runs of one language task were trained on different texts.
 
-    The text of pydoc depends on the version of Python. A text is identified by the loss of guessing
-    each character by its frequency. losses_by_task: these losses of all runs, grouped by task.
+    The text of the task pydoc depends on the version of Python. A text is identified by the loss of
+    guessing each character by its frequency. losses_by_task: this loss of every run, grouped by
+    task.
     """
     for task, losses in losses_by_task:
         different = sorted(losses.dropna().round(6).unique())
@@ -118,10 +119,11 @@ NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class RunsToJudge:
-    """The runs on which verdicts are based.
+    """The runs on which the verdicts of a scale are based.
 
-    frame: the judged runs. stored: the runs of the run store at this scale. source: "recorded" or
-    "trained".
+    frame: the run frame (one row per run) of the judged runs. stored: the run frame of the runs in
+    the run store at this scale. source: "recorded" if the judged runs are recorded ones, "trained"
+    if they are the stored ones.
     """
 
     frame: pd.DataFrame
@@ -130,8 +132,8 @@ class RunsToJudge:
     source: str
 
     def __str__(self) -> str:
-        """Return as text how many runs are judged, how they were made, and under which versions of
-        the protocol.
+        """Return as text how many runs are judged and where they come from; for recorded runs also
+        the versions of the protocol under which they were recorded.
         """
         if self.source == "trained":
             return f"{len(self.stored)} runs of your store"
@@ -150,24 +152,24 @@ def runs_to_judge(
 
     scale: None means the environment's scale or, if it sets none, the study's scale. source: None
     means the environment's source; "auto" means "recorded" if the scale has recorded results, else
-    "trained". seeds: see `of_test_seeds`.
+    "trained". seeds: see `select_test_seeds`.
     """
     scale, source = study_scale(scale), check_source(source)
     if source == "auto":
         source = "recorded" if recorded_results.recorded_path(scale).is_file() else "trained"
-    stored = of_test_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
+    stored = select_test_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
     frame = stored
     if source != "trained":
-        frame = of_test_seeds(recorded_results.recorded(scale), seeds)
+        frame = select_test_seeds(recorded_results.recorded(scale), seeds)
     return RunsToJudge(frame, stored, scale, source)
 
 
-def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """Return the frame without the runs on test seeds other than `seeds`. All runs on seeds that
-    are not test seeds are kept.
+def select_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
+    """Return the runs of a frame on the given test seeds, and all runs on seeds that are not test
+    seeds.
 
-    seeds: the test seeds to keep; a number n keeps the first n test seeds of each task; None keeps
-    all. Raises ValueError for anything else.
+    seeds: a list of test seeds; a number n means the first n test seeds of each task; None means
+    all test seeds. Raises ValueError for anything else.
     """
     if seeds is None or not len(frame):
         return frame

@@ -3,15 +3,16 @@
 them.
 
 The measurements are read from the arrays that every run stores (runs/weight_log.py), and from the
-run's tested weights. A column is NaN for all runs except those of the claims that use it.
+run's tested weights. Each entry of this list begins with the runs for which the claims use the
+column; for all other runs the column is NaN.
 
     growth              runs of `growth_runs`: the growth over the blocks of the largest ‖y‖₂ of a
                         token in the last finite training step, in decades per 8 blocks
     law                 runs of `growth_runs`: for the same ‖y‖₂, the AIC of the best other law
                         minus the AIC of the exponential law
-    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance,
-                        over the blocks, of out_proj's singular value of one rank, averaged over
-                        ranks
+    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v. For each k, the variance
+                        of the k-th singular value of out_proj over the blocks is computed; v is the
+                        mean of these variances
     sigma_trend         runs of `failing_runs`: the slope, over relative depth 0…1, of the increase
                         of log₁₀ of a block's root-mean-square singular value
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
@@ -23,17 +24,18 @@ run's tested weights. A column is NaN for all runs except those of the claims th
     unevenness          runs of `deep_runs`: log₁₀ of the largest growth of a block divided by the
                         smallest growth of a block, where growth is the L2 norm of all weights of a
                         block divided by the L2 norm of these weights before training
-    headroom            runs of `deep_runs`: decades between the largest |y| of the scan, over the
-                        blocks and the first 256 test rows, and float16's largest number; 0 if the
-                        run ended non-finite
+    headroom            runs of `deep_runs`: log₁₀ of float16's largest number minus log₁₀ of the
+                        largest |y| of the scan, over the blocks and the first 256 test rows; 0 if
+                        the run ended non-finite
     late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
     noise, rotation     arms of CORRUPTED_ARMS on images: the accuracy on corrupted test images,
-                        mean over the severities of robustness.py (for A3 and H15)
+                        mean over the severities of robustness.py (for the claims A3 and H15)
 
-For `failing_runs`, increases and falls are measured from half way to the last finite step of the
-run without norms that has the same seed. The store has only the weights of the best step, so for
-sharpening and fragility the run is trained again up to that last finite step (diagnostics.py).
+For `failing_runs`, increases and falls are measured from step t/2 to step t, where t is the last
+finite step of the run without norms that has the same seed. The store has only the weights of the
+step that was best on validation, so for sharpening and fragility the run is trained again up to
+step t (diagnostics.py).
 """
 
 from __future__ import annotations
@@ -66,11 +68,12 @@ Reader = Callable[[StoredRun], dict[str, float]]
 def with_summaries(
     frame: pd.DataFrame, runs_dir: str | Path | None = None, *, rerun_models: bool = False
 ) -> pd.DataFrame:
-    """Return the run frame with the columns of this module, read from the store.
+    """Return the run frame (one row per run) with the additional columns COLUMNS, which are
+    computed from the stored runs.
 
     The columns in CORRUPTED and NEAR_FAILURE take seconds per run, because models are evaluated or
-    trained again. They are filled only if `rerun_models` is True. All columns of this module are
-    NaN for a damaged run, which a warning names.
+    trained again. They are filled only if `rerun_models` is True. For a damaged run all COLUMNS are
+    NaN, and a warning names the run.
     """
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
@@ -87,7 +90,8 @@ def _readers(
     tests: pd.DataFrame, runs_dir: str | Path | None, rerun_models: bool
 ) -> Iterator[tuple[str, Reader]]:
     """Yield pairs (run_id, reader) for the runs that the claims use, at the scales and on the seeds
-    of `tests`. A reader is a function that computes some of the COLUMNS from the stored run.
+    of `tests`. A reader is a function that computes some of the COLUMNS from the stored run, as a
+    map from column to value.
 
     tests: the rows of a run frame with the role "test".
     """
@@ -118,16 +122,19 @@ def _readers(
 
 
 def _read_with_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun) -> dict:
-    """Return `read(run, failing)`, where `failing` is the stored run without norms that has the
-    settings and the seed of `run`, or None if there is no such run.
+    """Return `read(run, failing)`, a map from column to value. `failing` is the stored run without
+    norms that has the settings and the seed of `run`, or None if there is no such run.
     """
     return read(run, find_run(run.config.but(arm=NONE), runs_dir))
 
 
 def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
-    """Return the columns `sigma_rise` and `sigma_trend`: how the singular values of a run's
-    out_proj change from half way to the last finite step of the failing run. {} if the failing run
-    is missing, did not fail, or had no finite step.
+    """Return {"sigma_rise": r, "sigma_trend": t}: how the singular values of out_proj in `run`
+    change from half way to the last finite step of `failing`. r and t are defined at the top of
+    summaries.py.
+
+    failing: the run without norms that has the settings and the seed of `run`. Returns {} if
+    `failing` is None, did not fail, or had no finite step.
     """
     if failing is None or failing.facts["status"] != "diverged":
         return {}
@@ -135,7 +142,8 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
     if end == 0:
         return {}
     steps, sigma = finite_sigma(run)
-    variance = np.log10(sigma.var(axis=1).mean(axis=1))  # (T,): variance over blocks, mean of ranks
+    # variance over blocks, mean over ranks
+    variance = np.log10(sigma.var(axis=1).mean(axis=1))  # (T,)
     sizes = np.log10(np.sqrt((sigma**2).mean(axis=2)))  # (T, layers)
 
     def change(values: np.ndarray) -> float:
@@ -147,10 +155,10 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
 
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
-    """Return the recorded steps (T,) at which a run's weights were finite, and out_proj's singular
-    values (T, layers, k) at these steps.
+    """Return (steps, sigma): the recorded steps (T,) at which all singular values of a run's
+    out_proj were finite, and these singular values (T, layers, k).
     """
-    from mambanorm_study.runs.weight_log import sigma_history  # imports torch
+    from mambanorm_study.runs.weight_log import sigma_history  # this imports torch
 
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
@@ -158,8 +166,8 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 def text_facts(run: StoredRun) -> dict[str, float]:
-    """Return the column `late_gain`: by how many bits per character the last tenth of the steps
-    lowered the best validation loss of a language model.
+    """Return {"late_gain": g}: the last tenth of the steps lowered the best validation loss of a
+    language model by g bits per character.
     """
     losses = run.curves.dropna(subset=["val_loss"])
     before = losses.val_loss[losses.step <= 0.9 * run.config.steps].min()
@@ -167,27 +175,31 @@ def text_facts(run: StoredRun) -> dict[str, float]:
 
 
 def weight_facts(run: StoredRun) -> dict[str, float]:
-    """Return the column `unevenness`: how unevenly the weight norms of the blocks grew from
-    initialization to the last snapshot with finite weights.
+    """Return {"unevenness": u}. u is log₁₀ of the largest growth of a block divided by the smallest
+    growth of a block. The growth of a block is the L2 norm of its weights in the last snapshot with
+    finite weights, divided by this norm at initialization.
     """
     blocks = np.linalg.norm(run.diagnostics["part_norms"], axis=2)  # (T, layers)
     growth = blocks[np.isfinite(blocks).all(axis=1)][-1] / blocks[0]
     return {"unevenness": float(np.log10(growth.max() / growth.min()))}
 
 
-# A model learns at a learning rate if its accuracy is more than MIN_POINTS_ABOVE_CHANCE points
-# above chance. The rate "trains" the model if its accuracy above chance is at least the share
-# MIN_SHARE_OF_BEST of the highest accuracy above chance over all rates.
+# A model learns at a learning rate if its accuracy is more than MIN_POINTS_ABOVE_CHANCE percentage
+# points above chance. The learning rate "trains" the model if the accuracy minus chance is at least
+# MIN_SHARE_OF_BEST times the highest accuracy minus chance over all learning rates.
 MIN_SHARE_OF_BEST, MIN_POINTS_ABOVE_CHANCE = 0.8, 5.0
 
 
 def highest_lr_that_trains(scores: np.ndarray, chance: float, lrs: Sequence[float]) -> float:
-    """Return log₁₀ of the highest learning rate that trains a model (see above), interpolated
-    between the highest given rate that trains it and the next higher rate.
+    """Return log₁₀ of the highest learning rate that trains a model. A learning rate trains the
+    model if the accuracy minus chance at this rate is at least MIN_SHARE_OF_BEST times the highest
+    accuracy minus chance over all rates.
 
-    scores: the accuracy in per cent at each learning rate, the smallest rate first. Returns log₁₀
-    of the highest rate if that rate trains the model, and of the lowest if the model learns at no
-    rate.
+    lrs: the learning rates, the smallest first. scores: the accuracy in per cent at each of them.
+    chance: the accuracy of chance in per cent. The result is interpolated between the highest of
+    `lrs` that trains the model and the next higher one. It is log₁₀ of the highest of `lrs` if that
+    one trains the model, and log₁₀ of the lowest if no accuracy is more than
+    MIN_POINTS_ABOVE_CHANCE percentage points above chance.
     """
     logs = np.log10(lrs)
     if scores.max() <= chance + MIN_POINTS_ABOVE_CHANCE:

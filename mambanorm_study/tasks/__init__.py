@@ -1,4 +1,4 @@
-"""Register tasks, and load the data of a task, from which a run learns.
+"""Register tasks, and load the data from which a run learns.
 
     config -> **task** -> model -> train -> run store
 
@@ -14,7 +14,7 @@ Glossary: n rows of a split, B rows of a batch, L positions of a row, F features
 H, W, C = rows, columns and channels of an image.
 """
 
-from mambanorm_study.tasks import digits, mnist1d, synthetic  # TASKS keeps the order of import
+from mambanorm_study.tasks import digits, mnist1d, synthetic  # these come first in TASKS
 
 # isort: split
 from mambanorm_study.tasks import (

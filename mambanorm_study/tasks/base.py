@@ -15,7 +15,8 @@ from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
 SPLITS = ("train", "val", "test")
-# Field of TaskData that gives the size of the inputs -> the inputs' number of axes and dtypes
+# For each field of TaskData that gives the size of the inputs: the number of axes that the inputs
+# have, and their allowed dtypes
 INPUTS = {
     "vocab_size": (2, WHOLE),
     "in_features": (3, (torch.float32,)),
@@ -131,7 +132,7 @@ class Split:
 
         inputs: (B, L) int64, (B, L, F) or (B, H, W, C), where L is the length of the longest of
         these rows; lengths: (B,) or None; labels: (B,), (B, L) or (B, T). rows: a slice, row
-        indices, or a mask over the n rows (the last two as a tensor, an array or a list).
+        indices, or a mask over the n rows; indices and masks as a tensor, an array or a list.
         Raises ValueError if no row is selected.
         """
         labels = self.labels[rows]
@@ -147,12 +148,12 @@ class Split:
 
 
 def consecutive_splits(inputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Split]:
-    """Return one split per size: the first sizes[0] rows, the next sizes[1] rows, and so on."""
+    """Return a list of Splits: the first sizes[0] rows, the next sizes[1] rows, and so on."""
     return list(map(Split, inputs.split(sizes), labels.split(sizes)))
 
 
 class Units(NamedTuple):
-    """Mean and standard deviation of each target over the training rows, (T,).
+    """Mean (T,) and standard deviation (T,) of the T targets over the training rows.
 
     A model learns the standardized targets.
     """
@@ -205,11 +206,11 @@ class TaskData:
                 f"n_classes={self.n_classes} and {len(self.targets)} targets: "
                 "for a regression these two numbers must be equal"
             )
-        ((field, size),) = sizes.items()
+        ((size_name, size),) = sizes.items()
         for name in SPLITS:
             split = getattr(self, name)
             self._check_labels(name, split)
-            _check_inputs(name, split.inputs, field, size)
+            _check_inputs(name, split.inputs, size_name, size)
 
     def _check_labels(self, split_name: str, split: Split) -> None:
         n_targets = split.labels.shape[1] if split.is_regression else 0
@@ -232,7 +233,7 @@ class TaskData:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Length of the longest sequence, (L,), or size of the largest image in patches, (H, W)."""
+        """Return the size of the largest inputs: (L,), or (rows, columns) of patches for images."""
         shapes = [getattr(self, name).inputs.shape for name in SPLITS]
         if self.in_channels is None:
             return (max(shape[1] for shape in shapes),)
@@ -276,16 +277,19 @@ class TaskData:
         return float(-(counts / counts.sum()).log()[self.test.labels].mean())
 
 
-def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, field: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and fit `size`, the value of the `field`."""
-    n_axes, dtypes = INPUTS[field]
-    size_fits = field == "vocab_size" or inputs.shape[-1] == size
+def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, size_name: str, size: int) -> None:
+    """Raise BadData unless the inputs of a split are finite and fit the size of the task.
+
+    size_name: a key of INPUTS, such as "vocab_size". size: the value of this field of TaskData.
+    """
+    n_axes, dtypes = INPUTS[size_name]
+    size_fits = size_name == "vocab_size" or inputs.shape[-1] == size
     if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:
         raise BadData(
             f"inputs of the {split_name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
-            f"which does not fit {field}={size}: {n_axes} axes of {dtypes[0]} are needed"
+            f"which does not fit {size_name}={size}: {n_axes} axes of {dtypes[0]} are needed"
         )
-    if field == "vocab_size":
+    if size_name == "vocab_size":
         _check_range(f"token ids of the {split_name} split", inputs, 0, size - 1)
     elif isinstance(inputs, Tensor):
         _check_finite(f"inputs of the {split_name} split", inputs)
@@ -301,7 +305,7 @@ def _check_finite(description: str, values: Tensor) -> None:
 
 
 def _check_range(description: str, values: Tensor, minimum: int, maximum: int) -> None:
-    """Raise BadData unless all values are in minimum…maximum."""
+    """Raise BadData unless all values are in minimum…maximum; `description` names the values."""
     if values.numel():
         low, high = map(int, values.aminmax())
         if low < minimum or high > maximum:

@@ -42,12 +42,12 @@ ACTIVITIES = (
     "salat",
 )
 FEATURES = 2048
-HELD_OUT = 0.1  # share of the people in train whose videos are used for validation
+HELD_OUT = 0.1  # share of the people in train whose videos are the validation rows
 # Number of the split -> number of videos in train and in test
 VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}
 # Number of frames per video that are used. The paper does not state this number.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
-SMOKE_VIDEOS = (32, 16, 16)  # largest number of videos for train, validation and test
+SMOKE_VIDEOS = (32, 16, 16)  # largest number of videos of train, validation, test
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put "
     "its folders breakfast/features and breakfast/splits into the task's data folder"
@@ -57,13 +57,13 @@ HOW = (
 # ---------------------------------------------------------------------------------- names and lists
 
 
-def activity(video: str) -> int:
-    """Return the class 0…9 of a video: P03_cam01_P03_cereals -> 0."""
+def activity_class(video: str) -> int:
+    """Return the class 0…9 of the video with this name: "P03_cam01_P03_cereals" -> 0."""
     return ACTIVITIES.index(video.rpartition("_")[2])
 
 
 def person(video: str) -> str:
-    """Return the name of the person in a video: P03_cam01_P03_cereals -> P03."""
+    """Return the person in the video with this name: "P03_cam01_P03_cereals" -> "P03"."""
     return video.partition("_")[0]
 
 
@@ -78,10 +78,12 @@ def read_bundle(path: Path) -> list[str]:
 
 
 def read_frames(path: Path, positions: int) -> np.ndarray:
-    """Return L equally spaced frames of a video, from the first to the last, (L, 2048) float32.
+    """Return the features of L equally spaced frames of a video, (L, 2048) float32.
 
-    If the video has fewer than L frames, some frames are repeated. Raises OSError if the file is
-    missing, and ValueError if it is damaged, is not (2048, T), or has values that are not finite.
+    The first and the last frame of the video are included; if the video has fewer than L frames,
+    some frames are repeated. path: the file of the video, which holds features (2048, T).
+    positions: L. Raises OSError if the file is missing, and ValueError if it is damaged, has
+    another shape, or holds values that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -97,9 +99,10 @@ def read_frames(path: Path, positions: int) -> np.ndarray:
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return the paths of cached files, one per video with its L frames; write missing files.
+    """Return the paths of the cache files, one per video; files that are missing are written.
 
-    The features of a whole video take about 16 MB, too much to read for every batch.
+    A cache file holds L = `positions` frames of the video, (L, 2048). The features of all frames
+    take about 16 MB per video, too much to read for every batch.
     """
     folder = data_folder("breakfast")
     cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
@@ -112,7 +115,7 @@ def _cached_frames(videos: list[str], positions: int) -> list[Path]:
 
 
 def _read_videos(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
-    """Return the frames (B, L, 2048) of the videos with these row numbers."""
+    """Return the frames (B, L, 2048) of the B videos whose indices in `files` are `rows` (B,)."""
     return torch.from_numpy(np.stack([np.load(files[row]) for row in rows.tolist()]))
 
 
@@ -120,9 +123,10 @@ def _read_videos(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
 
 
 def held_out_people(videos: list[str], seed: int) -> set[str]:
-    """Return the people whose videos are used for validation: a tenth of all, at least one.
+    """Return the people whose videos are used for validation: a tenth of the people in `videos`.
 
-    People are held out, not videos, because several cameras film the same breakfast.
+    At least one person is returned. People are held out, not videos, because several cameras film
+    the same breakfast.
     """
     people = sorted({person(video) for video in videos})
     return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
@@ -131,9 +135,10 @@ def held_out_people(videos: list[str], seed: int) -> set[str]:
 def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     """Return features (n, L, 2048) float32 and 10 classes.
 
-    The published split has train and test; the videos of a tenth of the people in train are used
-    for validation. The seed decides which people these are and, at scale smoke, which videos are
-    used. At lab and paper, the seed has no effect.
+    split: number of the published split, which has train and test. The videos of a tenth of the
+    people in train are used for validation. At smoke, quick and evening, the seed decides which
+    people these are; at smoke, the seed also decides which videos are used. At lab and paper, the
+    seed has no effect.
     """
     folder = data_folder("breakfast") / "splits"
     train = read_bundle(folder / f"train.split{split}.bundle")
@@ -156,7 +161,7 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     for videos in parts:
         files = _cached_frames(videos, POSITIONS[scale])
         inputs = LazyInputs((len(videos), POSITIONS[scale], FEATURES), partial(_read_videos, files))
-        splits.append(Split(inputs, torch.tensor([activity(video) for video in videos])))
+        splits.append(Split(inputs, torch.tensor([activity_class(video) for video in videos])))
     return TaskData(*splits, n_classes=len(ACTIVITIES), in_features=FEATURES)
 
 

@@ -18,7 +18,7 @@ from mambanorm_study.tasks.registry import register_task
 datasets, model_selection = Later("sklearn.datasets"), Later("sklearn.model_selection")
 
 SMOKE_ROWS = 200  # 20 images per class
-HELD_OUT = 0.2  # share of the rows for validation; test has the same share
+HELD_OUT = 0.2  # validation and test each have this share of the rows
 MAX_PIXEL = 16  # a pixel is the number of dark points in a cell of 4×4 points
 PATCH = 2  # edge of a patch in pixels, so an image has 4×4 positions
 SOURCE = "Alpaydin & Kaynak (1998), UCI, doi:10.24432/C50P49; scikit-learn load_digits"
@@ -43,7 +43,7 @@ def load_digits_images(scale: str, seed: int) -> TaskData:
 
 
 def _digit_splits(scale: str, seed: int, shape: tuple[int, ...]) -> list[Split]:
-    """Return the splits train, validation and test; `shape` is the shape of one row."""
+    """Return the splits train, validation and test; `shape` is the shape of the inputs of a row."""
     images, labels = datasets.load_digits(return_X_y=True)
     if scale == "smoke":
         images, _, labels, _ = model_selection.train_test_split(

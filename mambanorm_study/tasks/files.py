@@ -28,9 +28,10 @@ def data_folder(task: str) -> Path:
 
 
 def missing_data_error(task: str, missing: object, how: str) -> ValueError:
-    """Return the error to raise if `missing`, such as a path, is not there.
+    """Return the error to raise if a task's data are missing.
 
-    how: a sentence for the message that says how to get the data.
+    missing: what is missing, such as a path, as the message names it. how: a sentence of the
+    message that says how to get the data.
     """
     return ValueError(
         f"the data of task {task!r} are missing: no {missing}. {how} "
@@ -39,7 +40,7 @@ def missing_data_error(task: str, missing: object, how: str) -> ValueError:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file. Raise ValueError, with the path, for another encoding."""
+    """Return the text of a UTF-8 file. Raise ValueError, with the path, if it is not UTF-8."""
     try:
         return path.read_text("utf-8-sig")  # drops the byte order mark of Windows programs
     except UnicodeDecodeError as error:
@@ -52,9 +53,9 @@ def read_text(path: Path) -> str:
 def fetch(task: str, address: str, digests: dict[str, str]) -> None:
     """Download the missing files of a task into `data/<task>`, and check the digest of each file.
 
-    address: URL of the folder with the files. digests: file name -> digest; "" means the digest
-    that Hugging Face states, which is read only when the file is downloaded. Raises OSError if a
-    download fails, and ValueError if a checksum is wrong.
+    address: URL of the folder with the files. digests: file name -> digest. For the digest "", a
+    file is compared with the digest that Hugging Face states, but only after a download. Raises
+    OSError if a download fails, and ValueError if a checksum is wrong.
     """
     folder = data_folder(task)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def fetch(task: str, address: str, digests: dict[str, str]) -> None:
             try:
                 digest = digest or _stated_digest(f"{address}/{name}")
                 download_url_to_file(f"{address}/{name}", str(folder / name))
-            except OSError as error:  # also the base class of the errors of `requests`
+            except OSError as error:  # the errors of `requests` are OSErrors, too
                 raise OSError(
                     f"{address}/{name} could not be downloaded ({error}): run the same command "
                     f"again, or put the file into {folder} yourself"
@@ -72,7 +73,7 @@ def fetch(task: str, address: str, digests: dict[str, str]) -> None:
 
 
 def _stated_digest(url: str) -> str:
-    """Return the digest that Hugging Face states for a file. Raise OSError if there is none."""
+    """Return the digest that Hugging Face states for the file `url`; raise OSError without one."""
     response = requests.head(url, timeout=30)
     if "X-Linked-ETag" not in response.headers:
         raise OSError(f"{response.status_code} {response.reason}: no checksum is stated")
@@ -80,7 +81,10 @@ def _stated_digest(url: str) -> str:
 
 
 def verify(path: Path, digest: str) -> None:
-    """Raise ValueError, with both checksums, unless a file has this digest ("" = no check)."""
+    """Raise ValueError unless the file has this digest; "" means no check.
+
+    The message has the checksum of the file and the expected one.
+    """
     if not digest:
         return
     algorithm, expected = digest.split(":")
@@ -94,7 +98,10 @@ def verify(path: Path, digest: str) -> None:
 
 
 def downloaded_file(task: str, name: str, digests: dict[str, str]) -> Path:
-    """Return a file's path in `data/<task>`. Raise ValueError if the file is missing or altered."""
+    """Return the path of the file `name` in `data/<task>`.
+
+    digests: file name -> digest. Raises ValueError if the file is missing or has another digest.
+    """
     path = data_folder(task) / name
     if not path.exists():
         raise missing_data_error(task, path, f"Run `mambanorm tasks --prepare {task}`")
@@ -115,11 +122,11 @@ def read_part(
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Return the inputs and the labels (n,) of a part of a data set, "train" or "test".
 
-    columns: names of the two columns, inputs and labels, in `<part>.parquet`, or in all
-    `<part>-….parquet`. address: where the files come from, for the message if they are missing.
-    digests: file name -> digest. Raises ValueError if there is no file, if a file has a wrong
-    checksum, cannot be read or lacks a column, if the type of a column differs between files, or if
-    a label is not in 0…n_classes − 1.
+    The rows are read from `data/<task>/<part>.parquet`, or from all `<part>-….parquet` there.
+    columns: names of the column with inputs and of the column with labels. address: URL of the
+    files, for the message if they are missing. digests: file name -> digest. Raises ValueError if
+    there is no file, if a file has a wrong checksum, cannot be read or lacks a column, if the type
+    of a column differs between files, or if a label is not in 0…n_classes − 1.
     """
     folder = data_folder(task)
     files = sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
@@ -145,8 +152,8 @@ def read_part(
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarray:
     """Return the labels as int64 (n,).
 
-    Raises ValueError if a label is missing or not in 0…n_classes − 1. The message begins with
-    `where`, which names the data, and the number of the row.
+    Raises ValueError if a label is missing or not in 0…n_classes − 1. The message names the data
+    (`where`) and the row.
     """
     invalid = np.flatnonzero(~np.isin(labels, np.arange(n_classes)))
     if len(invalid):
@@ -161,20 +168,26 @@ def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarra
 
 
 def cache_file(folder: Path, label: str, key: object) -> Path:
-    """Return `<folder>/<label>-<hash of key>.npz`. `key` must determine the content of the file."""
+    """Return the path `<folder>/<label>-<hash of key>.npz` of a cache file.
+
+    label: a readable part of the name. key: all settings on which the content of the file depends.
+    """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{label}-{digest[:12]}.npz"
 
 
-def cached_arrays(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """Return the arrays of an .npz file. If it is missing or damaged, make and store the arrays."""
+def cached_arrays(path: Path, make_arrays: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Return the arrays of an .npz file.
+
+    If the file is missing or damaged, the results of make_arrays() are stored and returned.
+    """
     if path.exists():
         try:
             with np.load(path) as file:
                 return list(file.values())
         except Exception as error:  # a damaged file can raise many types of errors
             warnings.warn(f"{path} is damaged and is written again ({error})", stacklevel=2)
-    arrays = make()
+    arrays = make_arrays()
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, *arrays)
     return list(arrays)

@@ -37,23 +37,23 @@ STYLES = {
     "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
 }
 FACES = tuple(f"{family}{style}" for family, styles in STYLES.items() for style in styles)
-# Edges of squares, in pixels. EDGE: an image. PATCH: a patch of an image. CELL: a cell, which is a
-# position of a sequence. MASTER: the large picture of a character, which is drawn once per face.
-# EM: the font's em in this picture.
+# Heights in pixels, equal to the widths. EDGE: of an image. PATCH: of a patch of an image. CELL: of
+# a cell, which is a position of a sequence. MASTER: of the large picture of a character, which is
+# drawn once per face. EM: the font size in this picture.
 EDGE = 12
 PATCH, CELL = 3, 2
 MASTER, EM = 48, 36
-OVERSAMPLING = 3  # a pixel is the mean of OVERSAMPLING² points
+OVERSAMPLING = 3  # a pixel is the mean of OVERSAMPLING² points of the master
 
-ROTATION = math.radians(12)  # largest angle
-SHEAR, STRETCH, SHIFT = 0.12, 0.15, 0.05  # largest values; SHIFT is a share of EDGE
+ROTATION = math.radians(12)  # largest angle, to either side
+SHEAR, STRETCH, SHIFT = 0.12, 0.15, 0.05  # largest absolute values; SHIFT is a share of EDGE
 SIZES = (1.05, 1.35)  # smallest and largest factor by which a character is enlarged
-CONTRAST = (0.6, 1.0)  # smallest and largest factor of the ink
+CONTRAST = (0.6, 1.0)  # smallest and largest factor that multiplies an image
 HIDDEN = 0.2  # edge of the hidden square, as a share of EDGE
-NOISE = 0.1  # standard deviation
+NOISE = 0.1  # standard deviation of the noise of a pixel
 
-# Number of rows of train, validation and test. Many validation and test rows make the scores less
-# noisy at little cost.
+# Scale -> number of rows of train, validation and test. Many validation and test rows make the
+# scores less noisy at little cost.
 ROWS = {
     "smoke": (160, 40, 80),
     "quick": (4_000, 500, 1_000),
@@ -63,9 +63,10 @@ ROWS = {
 
 @cache
 def draw_masters() -> Tensor:
-    """Return the masters: each character in each face, in the centre of a square.
+    """Return the masters: a large picture of each character in each face.
 
-    The shape is (characters, faces, MASTER, MASTER), float32, with 0 for paper and 1 for ink.
+    The shape is (characters, faces, MASTER, MASTER), float32, with 0 for paper and 1 for ink. The
+    character is in the centre of its picture.
     """
     import matplotlib
     from matplotlib.ft2font import FT2Font, LoadFlags
@@ -85,8 +86,11 @@ def draw_masters() -> Tensor:
     return glyphs
 
 
-def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return images (n, EDGE, EDGE) float32 and labels (n,). Class counts differ by 1 at most."""
+def draw_images(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return random images (n, EDGE, EDGE) float32 and labels (n,).
+
+    The numbers of images of any two classes differ by 1 at most.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(low: float, high: float) -> Tensor:
@@ -110,7 +114,10 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
-    """Return n masters, mapped by the affine maps theta (n, 2, 3), as images (n, EDGE, EDGE)."""
+    """Return images (n, EDGE, EDGE) of the masters with these labels (n,) and faces (n,).
+
+    theta (n, 2, 3): for each image, the affine map from its points to the points of the master.
+    """
     side = OVERSAMPLING * EDGE
     grid = F.affine_grid(theta, (len(theta), 1, side, side), align_corners=False)
     points = F.grid_sample(draw_masters()[labels, faces][:, None], grid, align_corners=False)
@@ -118,7 +125,11 @@ def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
 
 
 def _hidden_mask(top: Tensor, left: Tensor) -> Tensor:
-    """Return the mask (n, EDGE, EDGE) of hidden squares with corners at these shares of EDGE."""
+    """Return a mask (n, EDGE, EDGE) that is True in the hidden square of each image.
+
+    top, left: distances (n,) of the square from the top and left edges of the image, as shares of
+    EDGE.
+    """
     pixel = (torch.arange(EDGE) + 0.5) / EDGE
     in_rows = (pixel >= top[:, None]) & (pixel < top[:, None] + HIDDEN)
     in_columns = (pixel >= left[:, None]) & (pixel < left[:, None] + HIDDEN)
@@ -134,10 +145,10 @@ def _shape(scale: str, **inputs: int) -> Shape:
     return Shape(len(CHARACTERS), **inputs, sizes=ROWS[scale], reshuffled=True, new_rows=True)
 
 
-def _load_rows(
+def _load_data(
     to_inputs: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int
 ) -> TaskData:
-    rows, labels = draw(sum(ROWS[scale]), seed)
+    rows, labels = draw_images(sum(ROWS[scale]), seed)
     splits = consecutive_splits(to_inputs(rows), labels, ROWS[scale])
     return TaskData(*splits, n_classes=len(CHARACTERS), **inputs)
 
@@ -152,8 +163,8 @@ SOURCE = "made for this kit; faces DejaVu and STIX, as matplotlib ships them"
     shape=partial(_shape, length=(EDGE // CELL) ** 2, in_features=CELL**2),
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
-    """Return the images as sequences (n, 36, 4)."""
-    return _load_rows(to_cells, scale, seed, in_features=CELL**2)
+    """Return the images as sequences (n, 36, 4) float32 of 2×2 cells, and 20 classes."""
+    return _load_data(to_cells, scale, seed, in_features=CELL**2)
 
 
 @register_task(
@@ -164,5 +175,5 @@ def load_glyphs(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, length=(EDGE // PATCH) ** 2, in_channels=1, patch=PATCH),
 )
 def load_glyphs_images(scale: str, seed: int) -> TaskData:
-    """Return the images of `glyphs`, (n, 12, 12, 1), with patches of 3×3 pixels."""
-    return _load_rows(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)
+    """Return the images of the task `glyphs`, (n, 12, 12, 1) float32, with 3×3 pixels per patch."""
+    return _load_data(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)

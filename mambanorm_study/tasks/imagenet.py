@@ -5,8 +5,8 @@ arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 202
 arXiv:1906.05849), because the paper that this kit repeats gives no list.
 
     data/imagenet1k/train/<wnid>/*.JPEG and val/<wnid>/*.JPEG
-    data/imagenet100/imagenet100.txt, and optionally train and val as above; without them the
-    images are read from data/imagenet1k
+    data/imagenet100/imagenet100.txt, and optionally train and val as above; without train and val,
+    the images are read from data/imagenet1k
 
 Glossary: wnid = WordNet number of a class, the letter n and eight digits; edge = height and width
 of an image in pixels.
@@ -32,11 +32,12 @@ Image = Later("PIL.Image")
 N_CLASSES = {"imagenet100": 100, "imagenet1k": 1_000}
 ROWS = {"imagenet100": (130_000, 5_000), "imagenet1k": (1_281_167, 50_000)}  # rows of train, val
 EDGE = {"smoke": 32, "quick": 64, "evening": 64, "lab": 112, "paper": 224}
-# Edge of a patch in pixels. The 4 at paper is VMamba's; VMamba then halves the image three times.
+# Edge of a patch in pixels. Patches of 4×4 pixels, at paper, are those of VMamba, which then halves
+# the height and width of the image three times.
 PATCH = {"smoke": 8, "quick": 8, "evening": 8, "lab": 8, "paper": 4}
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to edge · MARGIN before the centre is cut out
-HELD_OUT = 0.05  # share of train for validation; the test split is ImageNet's val
+HELD_OUT = 0.05  # share of ImageNet's train for validation; ImageNet's val is the test split
 LIST_ADDRESS = (
     "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2"
 )
@@ -53,7 +54,10 @@ HOW = (
 
 
 def _folder_and_classes(name: str) -> tuple[Path, list[str]]:
-    """Return the folder that contains train and val, and the wnids of the classes to read."""
+    """Return the folder that contains train and val, and the list of the classes' wnids.
+
+    name: the task, "imagenet100" or "imagenet1k".
+    """
     folder = data_folder(name)
     if name == "imagenet1k":
         return folder, sorted(path.name for path in folder.glob("train/*/"))
@@ -67,8 +71,9 @@ def _folder_and_classes(name: str) -> tuple[Path, list[str]]:
 def _list_images(
     name: str, folder: Path, classes: tuple[str, ...], split: str
 ) -> tuple[list[Path], np.ndarray]:
-    """Return the paths of the images in a split's folder, sorted by class and name, and the labels.
+    """Return the paths and the labels (n,) of the n images in `<folder>/<split>/`.
 
+    The images are sorted by class and file name. classes: the wnids, in the order of the labels.
     Raises ValueError if a class has no image.
     """
     files, labels = [], []
@@ -83,10 +88,10 @@ def _list_images(
 
 
 def read_photograph(path: Path, edge: int) -> np.ndarray:
-    """Return the centre of an image, (edge, edge, 3) uint8, after resizing the image.
+    """Return the resized centre of the photograph at `path`, (edge, edge, 3) uint8.
 
-    The shorter side of the image is resized to edge · 256/224. Raises ValueError, with the path, if
-    the file is not an image.
+    The photograph is resized, its shorter side to edge · 256/224, before the centre is cut out.
+    Raises ValueError, with the path, if the file is not an image.
     """
     shorter = round(edge * MARGIN)
     image = open_image(path, path, min_side=shorter)
@@ -97,7 +102,7 @@ def read_photograph(path: Path, edge: int) -> np.ndarray:
 
 
 def _read_photographs(files: list[Path], edge: int, rows: Tensor) -> Tensor:
-    """Return the images of these rows, (B, edge, edge, 3) float32 in [-1, 1]."""
+    """Return the images `rows` (B,) of `files`, as (B, edge, edge, 3) float32 in [-1, 1]."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         images = list(pool.map(lambda row: read_photograph(files[row], edge), rows.tolist()))
     return torch.from_numpy(np.stack(images)).float().div_(127.5).sub_(1)
@@ -139,7 +144,7 @@ def _shape(name: str, scale: str) -> Shape:
         (EDGE[scale] // PATCH[scale]) ** 2,
         in_channels=3,
         patch=PATCH[scale],
-        sizes=sizes.counts(ROWS[name], HELD_OUT),
+        sizes=sizes.row_counts(ROWS[name], HELD_OUT),
         reshuffled=sizes.reshuffle,
     )
 

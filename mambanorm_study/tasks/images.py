@@ -52,9 +52,9 @@ def open_image(
 ) -> Image.Image:
     """Return the image at a path or in a file object, in mode "L" (grey as in ITU-R 601) or "RGB".
 
-    With `min_side`, a JPEG is decoded at a reduced size, which is several times faster, if both
-    sides keep at least `min_side` pixels. Raises ValueError, with `where` (the name of the image),
-    if the image cannot be read, or if it does not have edge×edge pixels.
+    min_side: if not 0, a JPEG may be decoded at a reduced size, with at least `min_side` pixels per
+    side, which is several times faster. Raises ValueError, with `where` (the name of the image), if
+    the image cannot be read, or, if `edge` is given, does not have edge×edge pixels.
     """
     try:
         with Image.open(source) as image:
@@ -73,10 +73,11 @@ def open_image(
 def decode(
     encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object
 ) -> np.ndarray:
-    """Return the images of some rows as uint8, (n, H, W) in mode "L", else (n, H, W, 3).
+    """Return the n images of `rows` as uint8, (n, H, W) in mode "L" or (n, H, W, 3) in mode "RGB".
 
-    encoded: a column whose rows are structs {bytes, path}, as on Hugging Face. Raises ValueError,
-    with the row's number, if an image cannot be read or does not have edge×edge pixels.
+    encoded: a column of structs {bytes, path}, one per image, as on Hugging Face. where: names the
+    data in messages. Raises ValueError, with `where` and the row's number, if an image cannot be
+    read or does not have edge×edge pixels.
     """
     shape = (edge, edge) if mode == "L" else (edge, edge, 3)
     images = np.zeros((len(rows), *shape), np.uint8)
@@ -87,9 +88,9 @@ def decode(
 
 
 def read_idx(task: str, name: str) -> np.ndarray:
-    """Return the uint8 array in a gzipped idx file (the format of MNIST) of `data/<task>`."""
+    """Return the uint8 array in the gzipped idx file `data/<task>/<name>` (the format of MNIST)."""
     content = gzip.decompress(downloaded_file(task, name, SETS[task].files).read_bytes())
-    # the header: a magic number, whose last byte is the number of axes, then the size of each axis
+    # The header is a magic number, whose last byte is the number of axes, then each axis's size.
     header = 4 + 4 * content[3]
     return np.frombuffer(content, np.uint8, offset=header).reshape(
         np.frombuffer(content[4:header], ">u4")
@@ -97,17 +98,20 @@ def read_idx(task: str, name: str) -> np.ndarray:
 
 
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
-    """Return grey images (n, H, W) as sequences (n, H·W, 1) of the values byte · scale + shift.
+    """Return grey images (n, H, W) uint8 as sequences (n, H·W, 1) float32.
 
-    The images are kept as bytes, which take a quarter of the memory of float32. A row is converted
-    when a batch needs the row.
+    A pixel p becomes p · scale + shift. The images are kept as bytes, which take a quarter of the
+    memory of float32. A row is converted when a batch needs the row.
     """
     pixels = torch.tensor(images.reshape(len(images), -1, 1))
     return LazyInputs(pixels.shape, lambda rows: pixels[rows].float().mul_(scale).add_(shift))
 
 
 def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
-    """Return grey images (n, H, W) averaged over squares of factor×factor pixels, as bytes."""
+    """Return the means of grey images (n, H, W) over squares of factor×factor pixels, as bytes.
+
+    The shape is (n, H/factor, W/factor).
+    """
     if factor == 1:
         return images
     means = F.avg_pool2d(torch.from_numpy(images)[:, None].float(), factor)
@@ -117,13 +121,14 @@ def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
-# Scale and shift of `as_sequences`: to the range −1…1, as in `digits`; or by s4's mean 122.6 and
-# standard deviation 61 of CIFAR-10's grey values
+# Two pairs (scale, shift) for `as_sequences`. The first pair maps 0…255 to −1…1, as in `digits`.
+# The second pair standardizes by the mean 122.6 and the standard deviation 61 of CIFAR-10's grey
+# values, as in s4.
 MINUS_ONE_TO_ONE = (2 / 255, -1.0)
 S4_GREY = (1 / 61, -122.6 / 61)
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
-# The names of the files of MNIST and Fashion-MNIST. {} is IMAGES or LABELS.
+# Part of the data set -> name of a file of MNIST and Fashion-MNIST; {} is IMAGES or LABELS
 IDX = {"train": "train-{}-ubyte.gz", "test": "t10k-{}-ubyte.gz"}
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 
@@ -134,7 +139,7 @@ class ImageSet:
 
     rows: number of rows of the train and the test part. address: URL of the folder with the files.
     files: file name -> digest. edge: height and width of an image in pixels. columns: names of the
-    columns with images and with labels, or () for idx files. grey: scale and shift of
+    column with images and of the column with labels, or () for idx files. grey: scale and shift of
     `as_sequences`.
     """
 
@@ -185,7 +190,7 @@ SETS: dict[str, ImageSet] = {
         rows=(73_257, 26_032),
         address=f"{HUB}/ufldl-stanford/svhn/resolve/f9e1717d73324ebbc1ece84267ccd80d0aca0690/"
         "cropped_digits",
-        files={TRAIN: "", TEST: ""},  # the digests that Hugging Face states
+        files={TRAIN: "", TEST: ""},  # "" means the digest that Hugging Face states
     ),
     "cifar10": ImageSet(
         "CIFAR-10: ten kinds of things, 32×32",
@@ -216,7 +221,10 @@ SETS: dict[str, ImageSet] = {
 
 
 def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return images (an array, or still encoded) and labels of a part, "train" or "test"."""
+    """Return the n images and the labels (n,) of a part, "train" or "test", of the set `name`.
+
+    The images are a uint8 array (n, H, W), or a column of encoded images for `decode`.
+    """
     image_set = SETS[name]
     if image_set.columns:
         source = image_set.n_classes, image_set.address, image_set.files
@@ -228,7 +236,10 @@ def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np
 def _load_splits(
     name: str, mode: str, scale: str, seed: int
 ) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return (images, labels) for each of train, validation and test, with the scale's rows."""
+    """Return the pairs (images, labels) of train, validation and test, with the rows of the scale.
+
+    images: uint8, (n, H, W) in mode "L", (n, H, W, 3) in mode "RGB". labels: (n,).
+    """
     image_set = SETS[name]
     parts = {part: _read_images(name, part) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
@@ -278,7 +289,7 @@ def _shape(name: str, colour: bool, scale: str) -> Shape:
         in_features=None if colour else 1,
         in_channels=3 if colour else None,
         patch=position_edge if colour else 1,
-        sizes=sizes.counts(image_set.rows),
+        sizes=sizes.row_counts(image_set.rows),
         reshuffled=sizes.reshuffle,
     )
 

@@ -1,4 +1,4 @@
-"""IMDB film reviews, character by character: positive or negative?
+"""IMDB: is a film review positive or negative? A review is read character by character.
 
 Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Preprocessing as in
 state-spaces/s4: a row has the first l_max − 1 characters of a review, unchanged, then `<eos>`; the
@@ -24,7 +24,7 @@ from mambanorm_study.tasks.registry import SCALE_SIZES, Shape, check_complete, r
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2
 MIN_COUNT = 15
-MEAN_LENGTH = 1_300  # characters of a review
+MEAN_LENGTH = 1_300  # mean number of characters of a review
 ROWS = (25_000, 25_000)  # train, test; the 50,000 reviews without a label are not used
 ADDRESS = (
     "https://huggingface.co/datasets/stanfordnlp/imdb/resolve/"
@@ -40,15 +40,16 @@ FILES = {
 }
 # Largest number of positions of a row, including `<eos>`; longer reviews are cut
 L_MAX = {"smoke": 64, "quick": 256, "evening": 256, "lab": 1_024, "paper": 4_096}
-# Share of train for validation. At paper the test rows are also the validation rows, as in s4, so
-# the test accuracy is slightly too high.
+# Scale -> share of train for validation. At paper the test rows are also the validation rows, as in
+# s4, so the test accuracy is slightly too high.
 HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0}
 
 
 def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
-    """Return a map from token to id: special tokens, and characters that occur 15 times or more.
+    """Return a map from token to id.
 
-    The special tokens come first, then the characters, from the most to the least frequent. Equally
+    Tokens are the special tokens, and the characters that occur 15 times or more in `texts`. The
+    special tokens come first, then the characters, from the most to the least frequent. Equally
     frequent characters are in the order of their code points.
     """
     counts = Counter(chain.from_iterable(texts))
@@ -58,7 +59,11 @@ def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
 
 
 def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return token ids (n, L), with `<eos>` and then zeros after each row, and lengths (n,)."""
+    """Return the token ids (n, L) and the lengths (n,) of n texts.
+
+    ids: a map from token to id. A row has the first l_max − 1 characters of a text, then `<eos>`,
+    then zeros as padding. The lengths include `<eos>`.
+    """
     dtype = torch.uint8 if len(ids) <= 256 else torch.int32
     rows = []
     for text in texts:
@@ -69,7 +74,7 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
 
 def _shape(scale: str) -> Shape:
     sizes = SCALE_SIZES[scale]
-    train, val, test = sizes.counts(ROWS, HELD_OUT[scale])
+    train, val, test = sizes.row_counts(ROWS, HELD_OUT[scale])
     return Shape(
         2,
         L_MAX[scale],
@@ -88,10 +93,10 @@ def _shape(scale: str) -> Shape:
     shape=_shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:
-    """Return character ids (n, L) and classes, where 1 means positive.
+    """Return character ids (n, L) and classes, where 1 means positive and 0 negative.
 
-    The vocabulary (about 135 tokens at paper) comes from all reviews of the train part, cut to the
-    scale's length, so the vocabulary does not depend on the seed.
+    The vocabulary (about 135 tokens at paper) is built from all reviews of the train part, each cut
+    to the scale's length, so the vocabulary does not depend on the seed.
     """
     parts = {
         part: read_part("imdb", part, ("text", "label"), 2, ADDRESS, FILES)

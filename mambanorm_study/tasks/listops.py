@@ -32,7 +32,8 @@ from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import cache_file, cached_arrays, check_labels, data_folder
 from mambanorm_study.tasks.registry import Shape, check_complete, register_task
 
-# For an even number of arguments, MED truncates the mean of the middle two, as in LRA.
+# For an even number of arguments, MED is the mean of the middle two, truncated to a whole number,
+# as in LRA.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
@@ -44,18 +45,18 @@ IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
 MIN_ARGS = 2
 POOL_SEED = 0
-GENERATOR_VERSION = 1  # part of the cache file's name: raise it if settings give other rows
+GENERATOR_VERSION = 1  # in the cache file's name; raise it if the same settings give new rows
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of a scale: which expressions are drawn, and how they are split.
 
-    sizes: rows of train, val and test. operator_probability: for depth 1, 2, …, the probability
-    that a node is an operator; deeper nodes are digits. max_args: largest number of arguments of an
-    operator. Only distinct expressions with longer_than < length < shorter_than are used. l_max:
-    largest number of positions of a row, including `<eos>`; longer rows are cut. reshuffle: if
-    True, the run's seed decides which rows of the pool are train, val and test; otherwise the
+    sizes: rows of train, val and test. operator_probability: for depth 1 (the root), 2, …, the
+    probability that a node is an operator; deeper nodes are digits. max_args: largest number of
+    arguments of an operator. Only distinct expressions with longer_than < length < shorter_than are
+    used. l_max: largest number of positions of a row, including `<eos>`; longer rows are cut.
+    reshuffle: if True, the run's seed decides which rows are train, val and test; otherwise the
     splits are fixed, as in LRA's files.
     """
 
@@ -70,23 +71,24 @@ class Settings:
 
 LRA = {"operator_probability": (0.25,) * 9, "max_args": 10}  # nodes at depth 10 are digits
 SETTINGS: dict[str, Settings] = {
-    # For tests: at most three levels.
+    # smoke is for tests: expressions have at most three levels.
     "smoke": Settings((64, 32, 32), operator_probability=(1.0, 0.4), max_args=4,
                       longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
-    # 5–40 tokens, 19 on average. With LRA's settings and such lengths, half the rows would have a
-    # single operator and would not tell arms apart. Here the root is always an operator, and the
-    # probability of an operator falls with depth, so lists are nested.
+    # quick: 5–40 tokens, 19 on average. With LRA's settings and such lengths, half the rows would
+    # have a single operator and would not tell arms apart. At quick the root is always an operator,
+    # and the probability of an operator falls with depth, so lists are nested.
     "quick": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.5, 0.2), max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
-    # 5–20 tokens, two or three levels. These rows are so short that runs of a minute leave the
-    # accuracy plateau on which all arms stay at quick.
+    # evening: 5–20 tokens, two or three levels. These rows are so short that runs of a minute leave
+    # the accuracy plateau on which all arms stay at quick.
     "evening": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.4), max_args=4,
                         longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
-    # LRA's grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of LRA's
-    # rows, so that one GPU can train a grid of arms and seeds. The splits are fixed, as in LRA.
+    # lab: LRA's grammar at 101–499 tokens, 299 on average. Rows have a third of LRA's length, and
+    # there are half as many as in LRA, so that one GPU can train a grid of arms and seeds. The
+    # splits are fixed, as in LRA.
     "lab": Settings((50_000, 2_000, 2_000), **LRA,
                     longer_than=100, shorter_than=500, l_max=500, reshuffle=False),
-    # Exactly LRA's settings.
+    # paper: exactly LRA's settings.
     "paper": Settings((96_000, 2_000, 2_000), **LRA,
                       longer_than=500, shorter_than=2_000, l_max=2_048, reshuffle=False),
 }  # fmt: skip
@@ -96,8 +98,11 @@ MEAN_TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_0
 # ---------------------------------------------------------------------------------------- generator
 
 
-def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
-    """Return a map from ids to value of n distinct expressions, the same on all machines."""
+def draw_expressions(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
+    """Return n distinct random expressions as a map from the ids to the value of the expression.
+
+    The same arguments give the same expressions on all machines.
+    """
     # random.random() is the only generator whose sequence Python guarantees across versions
     uniform = random.Random(seed).random
     values: dict[bytes, int] = {}
@@ -105,7 +110,7 @@ def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
         while len(values) < n:
             ids = bytearray()
             with suppress(_TooLong):
-                value = _grow(uniform, settings, 0, ids)
+                value = _append_expression(uniform, settings, 0, ids)
                 if settings.longer_than < len(ids) < settings.shorter_than:
                     values[bytes(ids)] = value
             bar.update(len(values) - bar.n)
@@ -116,8 +121,13 @@ class _TooLong(Exception):
     """Raised when an expression becomes longer than the settings allow."""
 
 
-def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: bytearray) -> int:
-    """Append a random expression to `ids` and return its value; `depth` counts from 0."""
+def _append_expression(
+    uniform: Callable[[], float], settings: Settings, depth: int, ids: bytearray
+) -> int:
+    """Append the ids of a random expression to `ids`, and return the value of the expression.
+
+    uniform: returns a random number in [0, 1). depth: depth of the expression, 0 for the root.
+    """
     probabilities = settings.operator_probability
     if depth >= len(probabilities) or uniform() >= probabilities[depth]:
         digit = int(uniform() * 10)
@@ -128,7 +138,7 @@ def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: byt
     n_args = MIN_ARGS + int(uniform() * (settings.max_args - MIN_ARGS + 1))
     operator = list(OPERATORS)[int(uniform() * len(OPERATORS))]
     ids.append(IDS[operator])
-    args = [_grow(uniform, settings, depth + 1, ids) for _ in range(n_args)]
+    args = [_append_expression(uniform, settings, depth + 1, ids) for _ in range(n_args)]
     ids.append(CLOSE)
     return OPERATORS[operator](args)
 
@@ -137,8 +147,9 @@ def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: byt
 
 
 def read_lra(path: Path) -> list[tuple[bytes, int]]:
-    """Return (ids, value) for each row of a file of LRA, which has columns `Source` and `Target`.
+    """Return a list of pairs (ids, value), one per row of a file of LRA.
 
+    The file has the columns `Source` (an expression) and `Target` (the value of the expression).
     Raises ValueError, with the path, if the file has another format, an unknown token, or a target
     that is not a digit.
     """
@@ -153,8 +164,12 @@ def read_lra(path: Path) -> list[tuple[bytes, int]]:
 
 
 @lru_cache(maxsize=2)
-def _pool(scale: str, folder: Path) -> Split:
-    """Return all rows of a scale as one Split: train, val, test in turn if the splits are fixed."""
+def _load_pool(scale: str, folder: Path) -> Split:
+    """Return all rows of a scale as one Split.
+
+    If the splits are fixed (lab and paper), the rows of train come first, then those of val, then
+    those of test. folder: the folder with LRA's files and the cache.
+    """
     settings = SETTINGS[scale]
     files = [folder / f"basic_{split}.tsv" for split in ("train", "val", "test")]
     if scale == "paper" and any(file.exists() for file in files):
@@ -165,13 +180,19 @@ def _pool(scale: str, folder: Path) -> Split:
         key = [GENERATOR_VERSION, VOCABULARY, asdict(settings)]
         arrays = cached_arrays(
             cache_file(folder, f"{scale}-seed{POOL_SEED}", key),
-            lambda: _pad_rows(list(draw(sum(settings.sizes), settings).items()), settings.l_max),
+            lambda: _pad_rows(
+                list(draw_expressions(sum(settings.sizes), settings).items()), settings.l_max
+            ),
         )
     return Split(*map(torch.from_numpy, arrays))
 
 
 def _pad_rows(rows: list[tuple[bytes, int]], l_max: int) -> list[np.ndarray]:
-    """Return ids (n, L), with `<eos>` and then zeros after each row, labels and lengths (n,)."""
+    """Return the padded ids (n, L), the labels (n,) and the lengths (n,) of n rows.
+
+    rows: pairs (ids, label). A padded row has at most l_max − 1 ids, then `<eos>`, then zeros. The
+    lengths include `<eos>`.
+    """
     ids = [torch.tensor([*ids[: l_max - 1], EOS], dtype=torch.uint8) for ids, _ in rows]
     labels = np.array([label for _, label in rows], np.int64)
     return [pad_sequence(ids, batch_first=True).numpy(), labels, np.array([len(x) for x in ids])]
@@ -186,7 +207,7 @@ def _shape(scale: str) -> Shape:
         10,
         settings.shorter_than,
         vocab_size=len(VOCABULARY),
-        tokens=MEAN_TOKENS[scale] + 1,  # with <eos>
+        tokens=MEAN_TOKENS[scale] + 1,  # + 1 for <eos>
         sizes=settings.sizes,
         reshuffled=settings.reshuffle,
     )
@@ -205,7 +226,7 @@ def load_listops(scale: str, seed: int) -> TaskData:
     The seed decides which rows of the scale are train, val and test, except at lab and paper, where
     the splits are fixed. At paper, LRA's files are used if they are in `data/listops`.
     """
-    pool = _pool(scale, data_folder("listops"))
+    pool = _load_pool(scale, data_folder("listops"))
     settings = SETTINGS[scale]
     order = np.arange(len(pool))
     if settings.reshuffle:  # random.random() gives the same numbers in every version of Python

@@ -5,8 +5,8 @@ Accuracy differs between architectures: a linear model reaches 32 %, an MLP 68 %
 
 - `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results vary between
   seeds as much as between repeated experiments with new data.
-- `curves`: as `mnist1d`, but with more rows for validation and test, so that the choice of test
-  rows adds little to the variation between seeds.
+- `curves`: as `mnist1d`, but with four times as many rows for validation and test, so that the
+  choice of test rows adds little to the variation between seeds.
 
 Seed 42 of `mnist1d` draws the curves of the published data set.
 
@@ -37,9 +37,10 @@ GENERATOR_LOCK = threading.Lock()  # the generator uses NumPy's and Python's glo
 
 
 def load_curves(name: str, scale: str, seed: int) -> TaskData:
-    """Return the curves of a seed, (n, 40, 1) float32.
+    """Return the curves of a seed, (n, 40, 1) float32, and 10 classes.
 
-    The rows that the authors' generator marks as test rows come last.
+    name: the task, "mnist1d" or "curves". The rows that the authors' generator marks as test rows
+    come last.
     """
     sizes = _shape(name, scale).sizes
     cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
@@ -59,7 +60,7 @@ def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
     The global random states of NumPy and Python are restored afterwards.
     """
-    from mnist1d.data import get_dataset_args, make_dataset  # slow: imports pyplot
+    from mnist1d.data import get_dataset_args, make_dataset  # slow, because it imports pyplot
 
     args = get_dataset_args()
     args.num_samples, args.seed = n, seed

@@ -1,4 +1,4 @@
-"""Pathfinder, pixel by pixel: do the two discs of an image lie on the same dashed snake?
+"""Pathfinder, pixel by pixel: do the two discs of an image lie on the same dashed curve?
 
 The images were released by the Long Range Arena (LRA).
 
@@ -42,9 +42,9 @@ EDGES = {"smoke": 16}
 def read_labels(root: Path) -> dict[Path, int]:
     """Return a map from image path to label, read from all `<root>/<LRA>/metadata/<batch>.npy`.
 
-    These files are plain text in spite of their names. A line has a folder, a file name, a number,
-    the label and parameters of the generator. Raises ValueError if there is no such file, or, with
-    the path, if a file has other content.
+    These files are plain text in spite of their names. A line describes one image: its folder, its
+    file name, a number, its label, and parameters of the generator. Raises ValueError if no file
+    exists, or, with the path, if a file has other content.
     """
     labels: dict[Path, int] = {}
     metadata = root / LRA / "metadata"
@@ -67,8 +67,9 @@ def read_labels(root: Path) -> dict[Path, int]:
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """Return grey values (n, edge², 1) float32 in [0, 1] and labels.
 
-    Label 1 means that both discs lie on the same snake. The seed decides which of LRA's images are
-    train, val and test, except at lab and paper. Raises ValueError if images are missing.
+    Label 1 means that both discs lie on the same curve, label 0 that they do not. The seed decides
+    which of LRA's images are train, val and test, except at lab and paper. Raises ValueError if
+    images are missing.
     """
     name, settings = f"pathfinder{window}", SETTINGS[scale]
     labels = read_labels(data_folder(name))
@@ -80,7 +81,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
                 "provide all images"
             )
         sizes = int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)
-    row_numbers = draw_rows(n, sizes, settings.seed(seed), f"{name}'s pool")
+    row_numbers = draw_rows(n, sizes, settings.split_seed(seed), f"{name}'s pool")
     splits = [
         _read_split(labels, rows.tolist(), window, EDGES.get(scale, window)) for rows in row_numbers
     ]

@@ -28,15 +28,20 @@ from mambanorm_study.tasks.registry import Shape, register_task
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 
 TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "…": "..."})
-HELD_OUT = 0.1  # share of the text for validation; test has the same share
+HELD_OUT = 0.1  # validation and test each have this share of the text
 
-LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}  # positions
+# Scale -> number of positions of a window
+LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}
 SMOKE_CHARACTERS = 4_000  # gives 200 training rows
 
 
 def load_text() -> str:
-    """Return the help topics in alphabetical order, with `?` for characters not in ALPHABET."""
-    from pydoc_data.topics import topics  # imported here: half a million characters
+    """Return the help topics, in alphabetical order, as one text.
+
+    Typographic quotes and dashes become ASCII characters; `?` replaces all other characters
+    outside ASCII.
+    """
+    from pydoc_data.topics import topics  # imported here because the module is large
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics))
     return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
@@ -66,13 +71,13 @@ def decode(ids: Tensor) -> str:
 
 
 def split_text(ids: Tensor) -> tuple[Tensor, ...]:
-    """Return the parts of a text for train (the first 80 %), validation (10 %) and test (10 %)."""
+    """Return three parts of ids (n,): train (the first 80 %), validation (10 %), test (10 %)."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
     return torch.tensor_split(ids, cuts)
 
 
 def cut_windows(ids: Tensor, length: int) -> Tensor:
-    """Return the windows (n, L + 1) of a text.
+    """Return the windows (n, L + 1) of the ids of a text, where L = `length`.
 
     Neighbouring windows overlap by one character, so each character but the first is predicted
     once. The characters after the last full window are left out. Raises ValueError if the text is
@@ -89,7 +94,7 @@ def cut_windows(ids: Tensor, length: int) -> Tensor:
 def unigram_entropy(ids: Tensor) -> float:
     """Return H = −Σ_c p_c · log₂ p_c in bits per character; p_c is the frequency of character c.
 
-    A model that knows only these frequencies has this loss.
+    On this text, a model that knows only the frequencies p_c has the loss H.
     """
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
@@ -127,7 +132,7 @@ def _shape(scale: str) -> Shape:
     shape=_shape,
 )
 def load_pydoc(scale: str, seed: int) -> TaskData:
-    """Return windows with 128 positions (16 at smoke; 256 at lab and paper).
+    """Return windows (n, L) of the text, L = 128 (smoke: 16; lab and paper: 256).
 
     At smoke, only the first 4,000 characters of the text are used. The label of a position is the
     next character. The seed has no effect.

@@ -52,7 +52,7 @@ class Shape:
         """Number of positions of a row, (L,), or rows and columns of patches of an image."""
         return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
 
-    def batch(self, rows: int) -> Tensor:
+    def random_inputs(self, rows: int) -> Tensor:
         """Return random inputs: ids (rows, L), features (rows, L, F) or images (rows, H, W, C)."""
         if self.vocab_size is not None:
             return torch.randint(0, self.vocab_size, (rows, self.length))
@@ -61,7 +61,7 @@ class Shape:
         side = math.isqrt(self.length) * self.patch
         return torch.randn(rows, side, side, self.in_channels)
 
-    def labels(self, rows: int) -> Tensor:
+    def random_labels(self, rows: int) -> Tensor:
         """Return random labels: classes (rows,) or (rows, L), or targets (rows, T)."""
         if self.targets:
             return torch.randn(rows, len(self.targets))
@@ -98,8 +98,9 @@ TASKS: dict[str, Task] = {}
 def register_task(name: str, *, title: str, source: str, **options: Any) -> Callable[[Load], Load]:
     """Return a decorator that registers `load(scale, seed) -> TaskData` under `name`.
 
-    `options`: kind, prepare and shape, as in Task. Runs on a task of images need an odd d_conv:
-    `grid(…, d_conv=3)`. Raises ValueError if the name is registered already or the kind is unknown.
+    `options`: kind, prepare and shape, as in Task. Runs on a task of kind "image" need an odd
+    d_conv: `grid(…, d_conv=3)`. Raises ValueError if the name is registered already or the kind is
+    unknown.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
@@ -118,9 +119,9 @@ def register_task(name: str, *, title: str, source: str, **options: Any) -> Call
 
 
 def check_task(name: str) -> str:
-    """Return the name of a task. Raise NotRegistered, a ValueError, if there is no such task."""
+    """Return `name` if it is a registered task; otherwise raise NotRegistered, a ValueError."""
     if name not in TASKS:
-        load_imports()  # a file given by --import may register the task
+        load_imports()  # a file given with --import may register the task
     if name not in TASKS:
         raise NotRegistered("task", name, TASKS)
     return name
@@ -137,7 +138,7 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     return _load(TASKS[name], scale, check_seed(seed))
 
 
-@lru_cache(maxsize=8)  # the key is the Task, not the name, which may be registered again
+@lru_cache(maxsize=8)  # keyed by the Task, because its name may be registered again
 @plain_torch()  # cached data must not depend on the torch settings of the first caller
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     where = f"task {task.name!r} at scale {scale!r}"
@@ -154,12 +155,12 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
 
 
 # --------------------------------------------------------------------------------------------------
-# which rows a scale uses
+# The rest of this file decides which rows of a data set a scale uses.
 #
-# A data set is published in two parts, train and test, with n = (rows of train, rows of test).
-# Validation rows are rows of the train part.
+# A data set is published in two parts, train and test. `published` is the pair (number of rows of
+# train, number of rows of test). Validation rows are rows of the published train part.
 
-FIXED_SEED = 42  # seed of the split if the run's seed does not decide it; as in state-spaces/s4
+FIXED_SEED = 42  # seed of splits that do not depend on the run's seed; as in state-spaces/s4
 
 
 @dataclass(frozen=True)
@@ -173,35 +174,37 @@ class SplitSizes:
     sizes: tuple[int, int, int] | None
     reshuffle: bool
 
-    def seed(self, run_seed: int) -> int:
-        """Return the seed that decides which rows are used."""
+    def split_seed(self, run_seed: int) -> int:
+        """Return the seed that decides which rows are used: `run_seed` or FIXED_SEED."""
         return run_seed if self.reshuffle else FIXED_SEED
 
-    def counts(self, n: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
+    def row_counts(self, published: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
         """Return the number of rows of train, validation and test.
 
-        n: rows of the published parts train and test. held_out: share of the train part that is
-        used for validation if all rows are used.
+        published: number of rows of the published parts, train and test. held_out: share of the
+        train part that is used for validation if all rows are used.
         """
         if self.sizes is not None:
             return self.sizes
-        train = int(n[0] * (1 - held_out))
-        return train, n[0] - train, n[1]
+        train = int(published[0] * (1 - held_out))
+        return train, published[0] - train, published[1]
 
     def draw_splits(
-        self, n: tuple[int, int], seed: int, name: str, held_out: float = 0.1
+        self, published: tuple[int, int], seed: int, name: str, held_out: float = 0.1
     ) -> list[Tensor]:
-        """Return the row numbers of train, validation and test of the data set `name`.
+        """Return the row numbers of train, validation and test, as three tensors.
 
-        Train and validation are rows of the published train part, test is rows of the published
-        test part. If all rows are used, the split is made as s4 splits CIFAR: validation is the
-        last part of a random permutation of the train part.
+        The numbers of train and validation index the rows of the published train part; the numbers
+        of test index the rows of the published test part. published, held_out: as in `row_counts`.
+        seed: the run's seed. name: names the data set in messages. If all rows are used, the split
+        is made as s4 splits CIFAR: validation is the last part of a random permutation of the train
+        part.
         """
-        train, val, test = self.counts(n, held_out)
-        seed = self.seed(seed)
+        train, val, test = self.row_counts(published, held_out)
+        seed = self.split_seed(seed)
         return [
-            *draw_rows(n[0], (train, val), seed, f"{name}'s train part"),
-            *draw_rows(n[1], (test,), seed, f"{name}'s test part"),
+            *draw_rows(published[0], (train, val), seed, f"{name}'s train part"),
+            *draw_rows(published[1], (test,), seed, f"{name}'s test part"),
         ]
 
 
@@ -209,12 +212,15 @@ SMALL_SCALES = {
     "smoke": SplitSizes((64, 32, 32), reshuffle=True),
     **dict.fromkeys(("quick", "evening"), SplitSizes((4_000, 1_000, 2_000), reshuffle=True)),
 }
-# Sizes of most tasks: randomly drawn rows at smoke, quick and evening, all rows at lab and paper
+# Scale -> sizes of most tasks: a random part of the rows at smoke, quick and evening; all rows at
+# lab and paper
 SCALE_SIZES = {**SMALL_SCALES, **dict.fromkeys(("lab", "paper"), SplitSizes(None, reshuffle=False))}
 
 
 def draw_rows(n: int, sizes: Sequence[int], seed: int, name: str) -> list[Tensor]:
-    """Return one tensor of random row numbers 0…n − 1 per size. No two tensors share a row.
+    """Return a list of tensors of random row numbers 0…n − 1; no number occurs twice.
+
+    The first tensor has sizes[0] numbers, the second sizes[1] numbers, and so on.
 
     Raises ValueError, with the `name` of the data, if n is smaller than the sum of the sizes.
     """
@@ -230,7 +236,11 @@ def draw_rows(n: int, sizes: Sequence[int], seed: int, name: str) -> list[Tensor
 def check_complete(
     where: object, counts: Sequence[int], published: Sequence[int], scale: str
 ) -> None:
-    """At lab and paper, raise ValueError unless the data in `where` have all published rows."""
+    """At lab and paper, raise ValueError unless all published rows are there.
+
+    counts, published: number of rows of each part, as found and as published. where: names the
+    data in the message.
+    """
     if scale in ("lab", "paper") and tuple(counts) != tuple(published):
         have = " + ".join(f"{count:,}" for count in counts)
         needed = " + ".join(f"{count:,}" for count in published)

@@ -1,8 +1,9 @@
 """`level`: is the mean of a sequence far from zero? Each seed draws new rows.
 
 A row is noise around a level m, which is drawn uniformly from −1…1; the mean of the row is exactly
-m. The class of the row is 1 if |m| > ½, as for half of all rows. Only the mean differs between the
-classes, so a norm that subtracts each channel's mean over the sequence must fail (notebook 03).
+m. The class of the row is 1 if |m| > ½ (about half of all rows), and 0 if not. Only the mean
+differs between the classes, so a norm that subtracts each channel's mean over the sequence must
+fail (notebook 03).
 """
 
 import torch
@@ -10,8 +11,8 @@ import torch
 from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.registry import Shape, register_task
 
-SMOKE_SIZES = (40, 20, 20)  # train, validation, test
-SIZES = (1_200, 300, 600)  # at the other scales
+SMOKE_SIZES = (40, 20, 20)  # rows of train, validation and test at scale smoke
+SIZES = (1_200, 300, 600)  # rows of train, validation and test at the other scales
 LENGTH = 32
 
 

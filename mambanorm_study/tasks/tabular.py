@@ -1,9 +1,10 @@
-"""Three regressions on tables: two named in source S2 (docs/sources.md), one without a download.
+"""Three regressions on tables. Source S2 (docs/sources.md) names the first two.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
 - `california_housing`: 20,640 districts in 1990, 9 columns, median house value (dollars).
-- `diabetes`: 442 patients, 10 features, disease progression after a year; in scikit-learn.
+- `diabetes`: 442 patients, 10 features, disease progression after a year; part of scikit-learn, so
+  nothing is downloaded.
 
 Each feature of a table is a position, in the order of the file. Inputs are (n, L, 32): position j
 has the value x_j in slot j, and a 1 in slot 16 + j to identify the feature. A linear stem then
@@ -12,8 +13,8 @@ tables have 32 slots, so a model can be trained on one table and fine-tuned on a
 Features are standardized by the mean and the standard deviation of the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
-Géron (2019), which lacks 207 numbers of bedrooms and has a column ocean_proximity; Efron et al.
-(2004).
+Géron (2019), which lacks the number of bedrooms of 207 districts and has a column ocean_proximity;
+Efron et al. (2004).
 """
 
 from functools import partial
@@ -30,11 +31,11 @@ from mambanorm_study.tasks.registry import Shape, register_task
 datasets = Later("sklearn.datasets")
 
 SLOTS = 16  # largest number of features of a table
-MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}  # other scales use all
-HELD_OUT = 0.2  # share of the rows for validation; test has the same share
+MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}  # number of rows; other scales use all
+HELD_OUT = 0.2  # validation and test each have this share of the rows
 
 GITHUB = "https://raw.githubusercontent.com"
-# The URL of a folder, and a map from file name to digest: two arguments of `fetch`
+# Arguments of `fetch`: the URL of the folder, and a map from file name to digest
 ENERGY_FILE = (
     f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
     {
@@ -54,8 +55,8 @@ PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
 COUNTS = ("total_rooms", "total_bedrooms", "population", "households")
 
 
-def _sizes(rows: int, scale: str) -> tuple[int, int, int]:
-    """Return the number of rows of train, validation and test for a table with `rows` rows."""
+def _split_sizes(rows: int, scale: str) -> tuple[int, int, int]:
+    """Return the number of rows of train, validation and test, for a table with `rows` rows."""
     rows = min(rows, MAX_ROWS.get(scale, rows))
     held_out = round(HELD_OUT * rows)
     return rows - 2 * held_out, held_out, held_out
@@ -66,7 +67,7 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
         len(targets),
         features,
         in_features=2 * SLOTS,
-        sizes=_sizes(rows, scale),
+        sizes=_split_sizes(rows, scale),
         reshuffled=True,
         targets=targets,
     )
@@ -116,7 +117,7 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, 442, 10, PROGRESSION),
 )
 def load_diabetes(scale: str, seed: int) -> TaskData:
-    """Return the 442 patients (smoke: 200), 10 features, one target."""
+    """Return the 442 patients (smoke: 200) with 10 features and one target."""
     features, target = datasets.load_diabetes(return_X_y=True, as_frame=True, scaled=False)
     return make_table_data(features, target.to_frame(), PROGRESSION, scale, seed)
 
@@ -134,7 +135,7 @@ def make_table_data(
     feature's median over the training rows. Raises BadData for a target that is not finite.
     """
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
-    n_train, n_val, n_test = _sizes(len(x), scale)
+    n_train, n_val, n_test = _split_sizes(len(x), scale)
     order = np.random.default_rng(seed).permutation(len(x))
     val, test, train = np.split(order[: n_train + n_val + n_test], [n_val, n_val + n_test])
     mean, std = np.nanmean(x[train], axis=0), np.nanstd(x[train], axis=0)

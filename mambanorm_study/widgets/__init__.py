@@ -2,8 +2,8 @@
 
 explorers.py   Explorer: controls, the picture that they change, and a PNG for static pages
                explore_norms: what a norm does, which cells it uses, and its invariances
-               explore_block: norms at every site, their parameters and recorded accuracy
-               explore_scan: what the states keep of the input
+               explore_block: an arm with norms at any site, its parameters and recorded accuracy
+               explore_scan: what the states of an SSM keep of the input
 page.py        all explorers on one page, served to this machine only
 """
 

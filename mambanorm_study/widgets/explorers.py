@@ -44,8 +44,8 @@ class Picture(w.Image):
 class Explorer(w.VBox):
     """Controls above a figure, which the function `draw` makes from the values of the controls.
 
-    draw: gets the value of each control as a keyword. If `draw` raises ValueError, the error's
-    message is shown and the last picture stays.
+    draw: gets the value of each control as a keyword argument. If `draw` raises ValueError, the
+    error's message is shown and the last picture stays.
     """
 
     def __init__(self, draw: Callable[..., StudyFigure], **controls: w.Widget):
@@ -55,17 +55,18 @@ class Explorer(w.VBox):
         self.message = w.HTML()
         for control in controls.values():
             control.observe(self._redraw, "value")
-        # controls wrap to a second row, because sliders in one row would lose their tracks
+        # The controls wrap to a second row, because sliders in one row would lose their tracks.
         row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.message, self.picture])
         self.add_class("mambanorm-explorer")
-        # so that the garbage collector does not visit all objects of torch during a drawing
+        # Existing objects, such as those of torch, are excluded from garbage collection, so that
+        # the collector does not visit them during a drawing.
         gc.freeze()
         self._redraw()
 
     @property
     def values(self) -> dict[str, object]:
-        """The value of each control, by name."""
+        """A map from the name of each control to the control's value."""
         return {name: control.value for name, control in self.controls.items()}
 
     def _redraw(self, *_) -> None:
@@ -91,9 +92,11 @@ SLIDER = dict(continuous_update=False, layout=dict(width="380px", max_width="100
 
 @styled
 def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyFigure:
-    """Return a figure of the cells that share a statistic, and of a row before and after the norm.
+    """Return a figure of a norm on a made-up batch: the cells that share a statistic, one row
+    before and after the norm, and which changes of the input move the output.
 
-    offset, spread: see `example_batch`.
+    training: True for train mode, False for eval mode. offset: factor of the means of the channels.
+    spread: how much the scales of the channels differ.
     """
     x = example_batch(offset=offset, spread=spread)
     prepared = prepared_norm(norm, x, training=training)
@@ -145,8 +148,8 @@ def explore_norms() -> Explorer:
     )
 
 
-# (scale, task) of recorded runs that are scored by accuracy and in which Mamba blocks learn the
-# task.
+# Pairs (scale, task) with recorded runs that are scored by accuracy and in which Mamba blocks learn
+# the task.
 TASKS = (
     ("evening", RECORDED_TASKS[0]),
     ("quick", "digits"),
@@ -158,19 +161,20 @@ COLUMNS = ["score", "chance", "diverged", "run_id"]
 
 @lru_cache(4)
 def evidence(scale: str) -> Evidence:
-    """Return the recorded results of a scale."""
+    """Return the recorded runs of a scale as an `Evidence`."""
     return Evidence(recorded(scale), scale)
 
 
 def recorded_runs(arm: str) -> pd.DataFrame:
     """Return the recorded runs of an arm at its best learning rate, one row per task and seed.
 
-    Columns: scale, task and COLUMNS. score: test accuracy in per cent; a diverged run has the score
-    `chance`. The frame is empty if the arm is not recorded.
+    Columns: scale, task, score (the test accuracy in per cent; a diverged run has the score of
+    chance), chance (the accuracy of chance in per cent), diverged (1 or 0), run_id. The DataFrame
+    is empty if the arm is not recorded.
     """
     tasks = []
     for scale, task in TASKS:
-        runs = evidence(scale).of_arms([arm], task)
+        runs = evidence(scale).runs_of_arms([arm], task)
         if not runs.missing:
             values = {name: runs.columns[name][0] for name in COLUMNS}
             tasks.append(pd.DataFrame(values).assign(scale=scale, task=task))
@@ -187,16 +191,18 @@ PRESET_MODELS = {
 
 @styled
 def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
-    """Return a figure of an arm's block and recorded accuracy; the caption gives its parameters.
+    """Return a figure of an arm's block and recorded accuracy. The caption gives the number of
+    parameters of each part of the arm's model.
 
-    n1, n2: the norms before and after the SSM. more: further site → norm. preset: CUSTOM, or a key
-    of PRESET_MODELS, whose arm is then drawn instead.
+    n1, n2: the norms before and after the SSM. more: a map from each further site to the norm
+    there. preset: CUSTOM for the arm with these norms, or a key of PRESET_MODELS, whose arm is
+    drawn instead.
     """
     published = PRESET_MODELS.get(preset)
     arm = published.arm if published else Arm(n1, n2, more)
     weightless = bool(published and published.options)
     results = recorded_runs(str(arm))
-    if weightless:  # all recorded runs have norms with weights
+    if weightless:  # no results are shown, because all recorded runs have norms with weights
         results = results.iloc[:0]
     margins = dict(left=0.13, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
     fig, axes = quick_figure([["block"], ["results"]], height=5.4, margins=margins)
@@ -235,8 +241,8 @@ def explore_block() -> Explorer:
     block and the recorded accuracy of its arm; the caption gives the number of parameters of every
     part of the model.
     """
-    # all menus share one layout and one style, because a notebook stores the state of
-    # every layout and style
+    # All menus share one layout and one style, because a notebook stores the state of every layout
+    # and of every style.
     layout, style = w.Layout(width="180px"), DescriptionStyle(description_width="64px")
     menu = partial(w.Dropdown, layout=layout, style=style)
     sites = {
@@ -254,9 +260,11 @@ def explore_block() -> Explorer:
 
 @styled
 def draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
-    """Return a figure of input u, step size Δ, states h and output y of a scan over the positions.
+    """Return a figure with four panels: the input u, the step size Δ, the states h and the output y
+    of a scan, each against the position.
 
-    source: a key of INPUTS. The other parameters are those of `scan_by_hand`.
+    source: the name of the input, a key of INPUTS. delta: the step size Δ. a: the decay rate of the
+    first state. selective: True if Δ follows the input, False if Δ is constant.
     """
     scan = scan_by_hand(INPUTS[source], delta, a, selective=selective)
     margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)

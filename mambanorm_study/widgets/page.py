@@ -28,7 +28,7 @@ POLICY = (
 
 
 def explorers_notebook() -> nbformat.NotebookNode:
-    """Return the notebook of the page: a title, a text and a code cell for each explorer."""
+    """Return the page's notebook, which has a title, a text and a code cell for each explorer."""
     cells = [new_code_cell(STYLE), new_markdown_cell(INTRO)]
     for title, make in EXPLORERS.items():
         name, text = make.__name__, " ".join(make.__doc__.split())
@@ -46,7 +46,8 @@ def explorers_notebook() -> nbformat.NotebookNode:
 def serve(
     port: int | None = None, *, open_browser: bool = True, announce: Callable[[str], None] = print
 ) -> None:
-    """Serve the page at 127.0.0.1 until the process is interrupted; each browser tab has a kernel.
+    """Serve the page of all explorers at 127.0.0.1 until the process is interrupted. Each browser
+    tab starts a kernel.
 
     port: None means 8866, or a port near it if 8866 is taken. announce: called with the address of
     the page, which includes the token. Raises ValueError if voila is not installed, and SystemExit
@@ -61,7 +62,9 @@ def serve(
         ) from error
 
     class Server(Voila):
-        """Voila that announces the address with the token; its pages load from no other server."""
+        """A voila server that calls `announce` with its address, which includes the token. Its
+        pages load files from no other server.
+        """
 
         def init_settings(self) -> dict:
             return super().init_settings() | {"headers": {"Content-Security-Policy": POLICY}}
@@ -78,7 +81,9 @@ def serve(
 
 
 def _voila_options(path: Path, port: int | None) -> list[str]:
-    """Return voila's options: serve this machine only, require a token, allow no theme in a URL."""
+    """Return voila's options, as command-line arguments: serve the notebook `path` to this machine
+    only, require a token, and allow no template or theme in a URL.
+    """
     return [
         str(path),
         "--Voila.ip=127.0.0.1",

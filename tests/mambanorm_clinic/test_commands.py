@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
-from mambanorm_clinic.commands import ids_of
+from mambanorm_clinic.commands import token_ids
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli.main import main
 from mambanorm_study.tasks.pydoc import ALPHABET, encode
@@ -250,17 +250,17 @@ def test_a_stored_run_is_its_model_again(task, tmp_path, store, capsys):
 
 def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
     none = tmp_path / "tokenizer.json"
-    assert torch.equal(ids_of(TEXT, len(ALPHABET), none), encode(TEXT))
-    assert ids_of("aé", 256, none).tolist() == [97, 0xC3, 0xA9]
+    assert torch.equal(token_ids(TEXT, len(ALPHABET), none), encode(TEXT))
+    assert token_ids("aé", 256, none).tolist() == [97, 0xC3, 0xA9]
     with pytest.raises(ValueError, match=r"has 50,280 tokens.*tokenizer.json"):
-        ids_of(TEXT, 50280, none)
+        token_ids(TEXT, 50280, none)
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers comes with transformers")
     made = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"scan": 5, "fox": 7, "?": 0}, unk_token="?")
     )
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(none))
-    assert ids_of("fox scan dog", 50280, none).tolist() == [7, 5, 0]
+    assert token_ids("fox scan dog", 50280, none).tolist() == [7, 5, 0]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mambanorm.inside import describe, record_sites
 from mambanorm_clinic import NonFinite, diagnosis, sites
 from mambanorm_clinic.calling import tensors_in
 from mambanorm_clinic.rules import PassRecord, find_symptoms
-from mambanorm_clinic.sites import layers_of, places_of
+from mambanorm_clinic.sites import layers_of, site_locations
 from mambanorm_clinic.surgery import sites_for_norms
 from mambanorm_clinic.symptoms import NonFiniteValue
 
@@ -416,7 +416,7 @@ def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside
     assert table["where"].iloc[0] == "layers.0.norm:input"
     assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
     for pattern in ("mixer", "backbone.layers.*.mixer.x_proj"):
-        assert len(places_of(theirs(), {"a": pattern})) == 4
+        assert len(site_locations(theirs(), {"a": pattern})) == 4
     table = clinic.diagnose(Own(), X).table
     assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
     assert list(zip(table.site, table.depth))[:3] == [

@@ -20,7 +20,7 @@ from mambanorm_study.advice import blocks, experiments, mamba
 from mambanorm_study.advice.first_page import READERS
 from mambanorm_study.advice.mistakes import MISTAKES, mistake_runs, mistake_table, paired_gap
 from mambanorm_study.basics.settings import ROOT
-from mambanorm_study.tables.run_tables import interval_says
+from mambanorm_study.tables.run_tables import interval_in_words
 
 SEEDS = 2
 
@@ -324,7 +324,7 @@ def test_a_gap_is_paired_by_seed(other, says):
         for norm, error in (("LN", 1.7), ("None", other + noise[seed]))
     ]
     gap = paired_gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
-    assert interval_says(gap.low, gap.high) == says
+    assert interval_in_words(gap.low, gap.high) == says
     assert gap.difference == pytest.approx(1.7 - other)
 
 

@@ -53,7 +53,7 @@ def test_a_finding_has_one_number_one_bracket_and_a_link():
 
 def test_the_sentence_follows_the_word_of_the_verdict(curves):
     """Other runs change the first words; without runs there is no sentence."""
-    lead = judge("H8s", curves, task="curves").turns_on.effect
+    lead = judge("H8s", curves, task="curves").main_row.effect
     proposal, sign = curves.arm == PROPOSAL, (-1) ** curves.seed
     for new_lead, noise, words in (
         (5, 0, "the paper's proposal beats the original Mamba"),
@@ -68,7 +68,7 @@ def test_the_sentence_follows_the_word_of_the_verdict(curves):
         assert sentence.startswith(
             f"**On curves {words}.** NormVary→GN against RMSN→None, curves: "
         )
-        assert verdict.turns_on.amount in sentence
+        assert verdict.main_row.amount in sentence
     assert findings(curves.iloc[:0]) == what_to_do(curves.iloc[:0]) == []
 
 
@@ -88,7 +88,7 @@ def test_few_seeds_have_no_word_and_say_why(curves):
 
 def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
     verdict = judge("H8s", curves, task="curves")
-    assert ("curves" in not_fresh_note(curves)) == (not verdict.turns_on.fresh)
+    assert ("curves" in not_fresh_note(curves)) == (not verdict.main_row.fresh)
     assert not any("fresh" in sentence for sentence in findings(curves))
     assert not_fresh_note(curves.iloc[:0]) == ""
 

@@ -71,7 +71,8 @@ def test_the_number_of_new_seeds_does_not_depend_on_which_arm_is_named_first():
         planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits")), {ARM: 0.8}, sd=3.0
     )
     rows = [
-        which_arm.answer(*pair, "digits", frame, "smoke") for pair in ((ARM, OTHER), (OTHER, ARM))
+        which_arm.comparison_row(*pair, "digits", frame, "smoke")
+        for pair in ((ARM, OTHER), (OTHER, ARM))
     ]
     assert [row["word"] for row in rows] == [rule.CANNOT_TELL] * 2
     assert rows[0]["new_seeds"] == rows[1]["new_seeds"] > 8
@@ -95,13 +96,13 @@ def test_a_list_of_seeds_is_judged_alone(made_up):
 
 def test_the_recorded_seeds_of_the_other_arm_are_taken_unless_more_are_asked_for():
     recorded = list(recorded_lr("curves", OTHER, "evening")[1])
-    assert which_arm.duel_seeds(OTHER, "curves", "evening", None) == recorded[:8]
-    assert which_arm.duel_seeds(OTHER, "curves", "evening", 6) == recorded[:6]
-    assert which_arm.duel_seeds(OTHER, "curves", "evening", 40) == list(range(52, 92))
-    assert which_arm.duel_seeds(OTHER, "listops", "smoke", None) == list(range(52, 60))
-    assert which_arm.duel_seeds(OTHER, "curves", "evening", [60, 61]) == [60, 61]
+    assert which_arm.comparison_seeds(OTHER, "curves", "evening", None) == recorded[:8]
+    assert which_arm.comparison_seeds(OTHER, "curves", "evening", 6) == recorded[:6]
+    assert which_arm.comparison_seeds(OTHER, "curves", "evening", 40) == list(range(52, 92))
+    assert which_arm.comparison_seeds(OTHER, "listops", "smoke", None) == list(range(52, 60))
+    assert which_arm.comparison_seeds(OTHER, "curves", "evening", [60, 61]) == [60, 61]
     with pytest.raises(ValueError, match="test seeds are 52 to 99, got 3"):
-        which_arm.duel_seeds(OTHER, "curves", "evening", [3, 60])
+        which_arm.comparison_seeds(OTHER, "curves", "evening", [3, 60])
 
 
 def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded():
@@ -119,13 +120,13 @@ def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded(
         [(NEW_TUNING_SEEDS, rates), (tuple(seeds), rates[1:2]), ((), ())]
     ):
         frame = planted.planted_frame(planted.rows_of(configs), {ARM: 5.0}, sd=0.3)
-        needed = which_arm.duel_runs(ARM, OTHER, "digits", seeds, "smoke", frame)
+        needed = which_arm.comparison_runs(ARM, OTHER, "digits", seeds, "smoke", frame)
         missing = [config for config in needed if config.run_id not in set(frame.run_id)]
         assert {config.arm for config in missing} == ({ARM} if round_ < 2 else set())
         assert sorted({config.seed for config in missing}) == list(expected[0])
         assert sorted({config.lr for config in missing}) == list(expected[1])
         configs += missing
-    row = which_arm.answer(ARM, OTHER, "digits", frame, "smoke")
+    row = which_arm.comparison_row(ARM, OTHER, "digits", frame, "smoke")
     assert (row["word"], row["n"], row["fresh"]) == ("better", 8, False)
     assert "; not fresh: a learning rate was chosen on these seeds; " in row["said"]
     # once both have test seeds, these alone are compared
@@ -133,7 +134,7 @@ def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded(
     frame = planted.planted_frame(
         planted.rows_of(dict.fromkeys([*configs, *tests])), {ARM: 5.0}, sd=0.3
     )
-    row = which_arm.answer(ARM, OTHER, "digits", frame, "smoke")
+    row = which_arm.comparison_row(ARM, OTHER, "digits", frame, "smoke")
     assert (row["word"], row["n"], row["fresh"]) == ("better", 8, True)
 
 

@@ -139,7 +139,7 @@ def grid(best="LN>SSM>IN", normvary=0.6, **options):
 
 def pair_frames(both):
     runs = both[both.n1 != "NormVary"]
-    read = procedure.ways_to_choose(both, procedure.two_steps(runs))
+    read = procedure.ways_to_choose(both, procedure.two_step_choices(runs))
     return both, read, procedure.against_chosen(both, read), procedure.winners_curse(runs)
 
 
@@ -196,7 +196,7 @@ MOVED = pd.DataFrame(dict(task="digits", norm=[1, 2], largest=[0.05, 0.08], reac
 
 
 def learning_answer(runs, moved=MOVED):
-    return answers.learned_norm(
+    return answers.answer_on_normvary(
         runs, run_tables.paired_steps(runs, STEPS), moved=moved, printed=2.37
     )
 

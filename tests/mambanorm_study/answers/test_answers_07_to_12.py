@@ -163,7 +163,7 @@ STEPS = {
 
 
 def answered(runs: pd.DataFrame) -> str:
-    return answers.does_it_hold(
+    return answers.answer_on_images(
         runs, runs[runs.arm.isin(map(str, GRID_ARMS))], paired_steps(runs, STEPS)
     )
 
@@ -203,7 +203,7 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
         [dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")]
     )
     how = dict(weights=CHOSEN, corrupted=held, ratios={"diabetes": 1.5})
-    _, _, *lines = answers.is_choice_better(
+    _, _, *lines = answers.answer_on_choice(
         runs, blends[:0], blends, blends[:0], **how
     ).splitlines()
     assert (
@@ -220,7 +220,7 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
         "- **diabetes**: the best model on validation has 1.50 times the RMSE of boosted trees"
     ]
     nothing = dict(weights=CHOSEN[:0], corrupted=held[:0], ratios={})
-    empty = answers.is_choice_better(runs, blends[:0], blends[:0], blends[:0], **nothing)
+    empty = answers.answer_on_choice(runs, blends[:0], blends[:0], blends[:0], **nothing)
     assert empty.endswith("- **What is chosen**: No selector was recorded.")
 
 

@@ -13,6 +13,7 @@ from mambanorm_study.claims.calibration import (
     calibrate,
     calibration_text,
     draw_differences,
+    least_favourable_effects,
     simulate,
 )
 from mambanorm_study.cli.main import main
@@ -27,10 +28,10 @@ def test_simulated_differences_have_the_true_means_and_a_common_arm(scenario):
 
 
 def test_where_a_wrong_word_needs_all_comparisons_all_but_one_lie_far_on_its_side():
-    assert calibration.truths_of("one of five", 0.0) == [0.0] * 5  # any one of five may be lucky
-    assert calibration.truths_of("one of five", 1.0) == [1.0, *[-calibration.CLEAR_EFFECT] * 4]
-    assert calibration.truths_of("all of four", 0.0) == [0.0, *[calibration.CLEAR_EFFECT] * 3]
-    assert calibration.truths_of("all of four", 1.0) == [1.0] * 4
+    assert least_favourable_effects("one of five", 0.0) == [0.0] * 5  # any one of five may be lucky
+    assert least_favourable_effects("one of five", 1.0) == [1.0, *[-calibration.CLEAR_EFFECT] * 4]
+    assert least_favourable_effects("all of four", 0.0) == [0.0, *[calibration.CLEAR_EFFECT] * 3]
+    assert least_favourable_effects("all of four", 1.0) == [1.0] * 4
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -62,9 +62,9 @@ def effects_of(claim_id: str, points: float) -> dict[str, float]:
 def test_large_effects_are_found_either_way(claim_id):
     for points, word in ((9.0, "supported"), (-9.0, "opposite")):
         verdict = judge(claim_id, made_up(claim_id, effects_of(claim_id, points)))
-        assert (verdict.word, verdict.n, verdict.turns_on.fresh) == (word, 8, True)
+        assert (verdict.word, verdict.n, verdict.main_row.fresh) == (word, 8, True)
     assert (
-        judge(claim_id, made_up(claim_id, effects_of(claim_id, 9.0))).said
+        judge(claim_id, made_up(claim_id, effects_of(claim_id, 9.0))).as_text
         == "supported, by more than a point"
     )
 
@@ -79,10 +79,10 @@ def test_corrupted_rows_are_compared_as_accuracies():
 
 def test_an_effect_below_a_point_is_no_gain_of_a_point_and_a_small_one_above_zero_is_supported():
     flat = judge("H8s", made_up("H8s", seeds=24, sd=0.4))
-    assert flat.said == "no gain of a point"
+    assert flat.as_text == "no gain of a point"
     small = judge("H8s", made_up("H8s", {PROPOSAL: 0.6}, seeds=24, sd=0.4))
-    assert small.said == "supported"
-    assert small.turns_on.low < 1
+    assert small.as_text == "supported"
+    assert small.main_row.low < 1
 
 
 def test_cannot_tell_says_how_many_new_seeds_would_tell():
@@ -90,8 +90,8 @@ def test_cannot_tell_says_how_many_new_seeds_would_tell():
     undecided = [verdict for verdict in seen if verdict.word == "cannot tell"]
     assert undecided
     for verdict in undecided:
-        assert verdict.reason == f"about {verdict.turns_on.seeds_to_tell} new seeds would tell"
-        assert verdict.turns_on.seeds_to_tell > 6
+        assert verdict.reason == f"about {verdict.main_row.seeds_to_tell} new seeds would tell"
+        assert verdict.main_row.seeds_to_tell > 6
     assert all(verdict.reason == "" for verdict in seen if verdict.word != "cannot tell")
 
 
@@ -115,7 +115,7 @@ def test_the_independent_controls_agree(monkeypatch, capsys):
 
 def test_one_norm_is_enough():
     verdict = judge("H1s", made_up("H1s", {GN: 20.0, "BN>SSM>BN": -10.0}))
-    assert (verdict.word, verdict.turns_on.comparison) == ("supported", "GN→GN − None→None")
+    assert (verdict.word, verdict.main_row.comparison) == ("supported", "GN→GN − None→None")
     assert judge("H1s", made_up("H1s", {NONE: 20.0})).word == "opposite"
 
 
@@ -123,7 +123,7 @@ def test_the_best_single_type_must_beat_every_other():
     lead = {f"{norm}>SSM>{norm}": -15.0 for norm in ("BN", "IN", "RMSN")}
     assert judge("H2v", made_up("H2v", lead | {GN: -15.0})).word == "supported"
     verdict = judge("H2v", made_up("H2v", lead | {GN: 20.0}))
-    assert (verdict.word, verdict.turns_on.comparison) == ("opposite", "LN→LN − GN→GN")
+    assert (verdict.word, verdict.main_row.comparison) == ("opposite", "LN→LN − GN→GN")
 
 
 def exactly(
@@ -143,21 +143,21 @@ def exactly(
 def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_printed_interval():
     others = {arm: -10.0 for arm in CLAIMS["H1s"].arms if arm not in (GN, NONE)}
     verdict = judge("H1s", exactly("H1s", GN, 1.0, 0.95, others))
-    assert verdict.said == "cannot tell (corrected for 5 comparisons)"
-    row = verdict.turns_on
+    assert verdict.as_text == "cannot tell (corrected for 5 comparisons)"
+    row = verdict.main_row
     assert (row.effect, row.low, row.high) == pytest.approx((1.0, 0.05, 1.95))
-    assert judge("H1s", exactly("H1s", GN, 1.0, 0.3, others)).said == "supported"
+    assert judge("H1s", exactly("H1s", GN, 1.0, 0.3, others)).as_text == "supported"
     one = judge(
         "H8s", exactly("H8s", PROPOSAL, 1.0, 0.95, {})
     )  # what stands beside it costs nothing
-    assert (one.said, [row.decides for row in one.rows]) == ("supported", [True] + [False] * 4)
+    assert (one.as_text, [row.decides for row in one.rows]) == ("supported", [True] + [False] * 4)
 
 
 def test_the_mean_over_norms_decides_and_each_norm_stands_beside():
     after = {f"None>SSM>{n}": 20.0 for n in NORM_CHOICES[:3]}
     verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 19.0}, sd=0.3))
     assert verdict.word == "supported"
-    assert verdict.turns_on.effect == pytest.approx((60 - 19) / 5, abs=0.5)
+    assert verdict.main_row.effect == pytest.approx((60 - 19) / 5, abs=0.5)
     assert [row.decides for row in verdict.rows] == [True] + [
         False
     ] * 10  # each norm, and the mean without each
@@ -188,7 +188,7 @@ def test_ranges_are_measured_and_have_no_word():
     effects = {row.comparison: row.effect for row in verdict.rows}
     assert effects.pop("range of ·→BN") == pytest.approx(32.0, abs=0.5)
     assert max(effects.values()) < 1.0
-    assert (verdict.word, verdict.turns_on.comparison) == ("no word", "range of ·→GN")
+    assert (verdict.word, verdict.main_row.comparison) == ("no word", "range of ·→GN")
     assert verdict.reason == "the range of single runs includes their noise"
     assert np.isfinite([row.low for row in verdict.rows]).all()
 
@@ -213,8 +213,8 @@ def test_two_models_at_chance_have_no_word_and_one_above_it_is_enough():
 def test_runs_that_all_fail_score_chance_and_have_no_word():
     frame = made_up("H8s")
     verdict = judge("H8s", where(frame, frame.seed < 100, status="diverged"))
-    assert (verdict.word, verdict.turns_on.effect) == ("no word", 0.0)
-    assert verdict.turns_on.failed == {PROPOSAL: (8, 8), ORIGINAL: (8, 8)}
+    assert (verdict.word, verdict.main_row.effect) == ("no word", 0.0)
+    assert verdict.main_row.failed == {PROPOSAL: (8, 8), ORIGINAL: (8, 8)}
 
 
 def test_an_empty_frame_and_a_task_that_no_run_has_give_no_word():
@@ -267,7 +267,7 @@ def test_two_norms_bear_a_higher_rate_than_one_norm_twice():
         noise = 0.02 * np.random.default_rng(0).random(len(frame))
         return judge("H13s", frame.assign(test_accuracy=np.where(trains, 0.9, 0.2) + noise))
 
-    assert judged(rates[3], rates[1]).said == "supported, by more than 0.1 decades of the rate"
+    assert judged(rates[3], rates[1]).as_text == "supported, by more than 0.1 decades of the rate"
     assert judged(rates[1], rates[3]).word == "opposite"
     assert judged(rates[2], rates[2]).word == "no gain"
 
@@ -294,14 +294,16 @@ def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
     assert sorted(row.word for row in verdict.rows) == ["no gain"] * 2 + ["supported"] * 2
     assert "RMSN→RMSN failed in 0 of 8 runs there" in verdict.footnotes
     assert verdict.failures == "failed: None→None 8 of 8 [63, 100 %], RMSN→RMSN 0 of 8 [0, 37 %]"
-    assert judge("H9s", failures(0.0)).said == "no gain: fewer than half of the runs fail"
+    assert judge("H9s", failures(0.0)).as_text == "no gain: fewer than half of the runs fail"
     assert judge("H9s", failures(0.0, control=1.0)).word == "opposite"
     assert judge("H9s", failures(1.0, control=1.0)).word == "cannot tell"
 
 
 def test_failures_of_few_runs_cannot_be_told():
     """Not even six of six tell, because one of four settings suffices."""
-    assert judge("H9s", failures(1.0, seeds=6)).said == "cannot tell (corrected for 4 comparisons)"
+    assert (
+        judge("H9s", failures(1.0, seeds=6)).as_text == "cannot tell (corrected for 4 comparisons)"
+    )
     few = judge("H9s", failures(1.0, seeds=5))
     assert (few.word, few.n, few.reason) == ("no word", 5, "5 pairs of runs, and 6 are needed")
 
@@ -404,7 +406,7 @@ def test_one_norm_after_the_ssm_that_evens_out_weight_norms_is_enough():
     after = {f"None>SSM>{n}": 0.08 for n in NORM_CHOICES}
     frame = inside("H12s", {"unevenness": after | {NONE: 0.08, "None>SSM>IN": 0.02}}, noise=0.005)
     verdict = judge("H12s", frame)
-    assert (verdict.word, verdict.turns_on.comparison) == ("supported", "None→None − None→IN")
+    assert (verdict.word, verdict.main_row.comparison) == ("supported", "None→None − None→IN")
     lost = judge("H12s", where(frame, (frame.arm == NONE) & (frame.seed < 55), status="diverged"))
     assert (lost.word, lost.n) == ("no word", 5)  # read of runs that finish
     assert (
@@ -474,7 +476,7 @@ def test_two_arms_are_compared_by_the_same_two_marks(points, word):
 
 def test_a_verdict_prints_its_effect_and_what_it_rests_on():
     verdict = judge("H8s", made_up("H8s", {PROPOSAL: 12.0}))
-    row = verdict.turns_on
+    row = verdict.main_row
     assert (
         verdict.brief == f"supported, by more than a point (NormVary→GN − RMSN→None: {row.amount})"
     )
@@ -493,13 +495,13 @@ def test_the_papers_own_numbers_stand_beside_the_mean_and_each_norm():
 
 def test_a_number_that_the_paper_prints_on_a_task_of_ours_stands_on_no_other():
     """H8s: 37.90 → 40.27 % is ListOps' row of Table 2."""
-    assert judge("H8s", made_up("H8s", task="listops")).turns_on.paper == pytest.approx(2.37)
-    assert np.isnan(judge("H8s", made_up("H8s")).turns_on.paper)
+    assert judge("H8s", made_up("H8s", task="listops")).main_row.paper == pytest.approx(2.37)
+    assert np.isnan(judge("H8s", made_up("H8s")).main_row.paper)
 
 
 def test_the_runs_behind_a_word_are_those_it_was_made_of():
     frame = made_up("H8s", {PROPOSAL: 12.0})
-    row = judge("H8s", frame).turns_on
+    row = judge("H8s", frame).main_row
     runs = frame[frame.run_id.isin(row.run_ids)]
     assert (len(runs), set(runs.arm), set(runs.seed)) == (
         16,
@@ -529,7 +531,7 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
         names = [comparison.name for comparison in claim.comparisons]
         assert len(names) == len(set(names))
         assert bool(claim.deciding_groups) != bool(claim.why_no_word)
-        assert all(claim.smallest_of(comparison) >= 0 for comparison in claim.comparisons)
+        assert all(claim.smallest_effect(comparison) >= 0 for comparison in claim.comparisons)
         sums = {round(sum(comparison.weights.values()), 9) for comparison in claim.comparisons}
         differences = claim.runs in ("tuned", "failing", "ladder") and claim.id[:-1] != "H7"
         assert sums <= ({0.0} if differences else {-1.0, 0.0, 1.0}), claim.id

@@ -15,7 +15,7 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.recorded_results import recorded, recorded_lr
 from mambanorm_study.tables.experiments import LADDER, lr_grid
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tables.summaries import MIN_SHARE_OF_BEST, highest_lr_that_trains
 from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
 
@@ -123,24 +123,24 @@ def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
 
 def test_a_comparison_is_read_on_the_test_seeds_at_the_fixed_rates():
     frame = of_pair()
-    runs = Evidence(frame, SCALE).of_arms(PAIR, "digits")
+    runs = Evidence(frame, SCALE).runs_of_arms(PAIR, "digits")
     assert (runs.seeds, runs.lrs, runs.fresh) == (tuple(range(52, 60)), (MIDDLE, MIDDLE), True)
     lifted = where(frame, frame.seed >= 100, test_accuracy=0.99)  # tuning seeds have no part in it
-    assert judge("H8s", lifted).turns_on.per_seed == judge("H8s", frame).turns_on.per_seed
+    assert judge("H8s", lifted).main_row.per_seed == judge("H8s", frame).main_row.per_seed
 
 
 def test_without_test_seeds_a_comparison_is_read_on_the_tuning_seeds_and_is_not_fresh():
     frame = of_pair(tuning=range(40, 48))
     verdict = judge("H8s", frame[frame.seed < 52])
-    assert (verdict.word, verdict.n, verdict.turns_on.fresh) == ("supported", 8, False)
+    assert (verdict.word, verdict.n, verdict.main_row.fresh) == ("supported", 8, False)
     assert verdict.footnotes[0] == "not fresh: earlier versions of the rule have judged these runs"
     fresh = judge("H8s", frame)
-    assert (fresh.n, fresh.turns_on.fresh, "not fresh" in "".join(fresh.footnotes)) == (
+    assert (fresh.n, fresh.main_row.fresh, "not fresh" in "".join(fresh.footnotes)) == (
         8,
         True,
         False,
     )
-    tuning = Evidence(frame, SCALE, tuning=True).of_arms(PAIR, "digits")
+    tuning = Evidence(frame, SCALE, tuning=True).runs_of_arms(PAIR, "digits")
     assert (tuning.seeds, tuning.fresh) == (tuple(range(40, 48)), False)
 
 
@@ -150,7 +150,7 @@ def test_runs_at_another_rate_than_the_chosen_one_are_not_compared():
     """
     frame = of_pair()
     moved = where(frame, of(frame, PROPOSAL, HIGH, NEW_TUNING_SEEDS), best_val_accuracy=0.99)
-    runs = Evidence(moved, SCALE).of_arms(PAIR, "digits")
+    runs = Evidence(moved, SCALE).runs_of_arms(PAIR, "digits")
     assert (runs.lrs, runs.seeds, runs.fresh) == ((HIGH, MIDDLE), NEW_TUNING_SEEDS, False)
 
 
@@ -158,12 +158,12 @@ def test_a_diverged_run_scores_chance_and_is_counted():
     frame = of_pair(seeds=12)
     calm = judge("H8s", frame)
     lost = judge("H8s", where(frame, of(frame, PROPOSAL, seeds=[53, 57]), status="diverged"))
-    assert (lost.n, lost.turns_on.failed) == (12, {PROPOSAL: (2, 12), ORIGINAL: (0, 12)})
+    assert (lost.n, lost.main_row.failed) == (12, {PROPOSAL: (2, 12), ORIGINAL: (0, 12)})
     assert "failed: NormVary→GN 2 of 12 runs" in lost.footnotes
     original = 100 * frame[of(frame, ORIGINAL, seeds=[53, 57])].test_accuracy
     for seed, accuracy in zip((53, 57), original, strict=True):
-        assert lost.turns_on.per_seed[seed - 52] == pytest.approx(10 - accuracy)
-        assert calm.turns_on.per_seed[seed - 52] == pytest.approx(12, abs=2)
+        assert lost.main_row.per_seed[seed - 52] == pytest.approx(10 - accuracy)
+        assert calm.main_row.per_seed[seed - 52] == pytest.approx(12, abs=2)
 
 
 def test_runs_that_still_improve_and_the_second_best_rates_are_footnotes():
@@ -186,7 +186,7 @@ def test_changed_settings_fall_back_to_the_rate_of_the_scale_until_they_are_tune
     tested = of_pair(-12.0, changes=deep)
     both = pd.concat([frame, tested[tested.seed < 100]], ignore_index=True)
     verdict = judge("H8s", Evidence(both, changes=deep))
-    assert (verdict.word, verdict.n, verdict.turns_on.lrs[PROPOSAL]) == ("opposite", 8, MIDDLE)
+    assert (verdict.word, verdict.n, verdict.main_row.lrs[PROPOSAL]) == ("opposite", 8, MIDDLE)
     assert judge("H8s", both).word == "supported"
     own = of_pair(-12.0, changes=deep, curve=(9.0, 0.0, -4.0))
     assert Evidence(pd.concat([frame, own]), SCALE, changes=deep).lr(PROPOSAL, "digits") == LOW
@@ -251,7 +251,7 @@ def test_runs_that_an_earlier_version_of_the_protocol_has_read_are_not_fresh():
     plain = judge("H8s", frame)
     for version in (2, 11, VERSION):
         verdict = judge("H8s", frame.assign(protocol=version))
-        assert (verdict.brief, verdict.turns_on.fresh) == (plain.brief, version == VERSION)
+        assert (verdict.brief, verdict.main_row.fresh) == (plain.brief, version == VERSION)
 
 
 def test_language_models_of_different_texts_are_not_compared():
@@ -269,10 +269,16 @@ def test_language_models_of_different_texts_are_not_compared():
 
 
 def test_what_the_test_rows_of_a_tasks_seeds_share_is_said():
-    assert shared_rows("digits", "quick") == shared_rows("listops", "quick") == "one pool of rows"
-    assert shared_rows("listops", "lab") == shared_rows("cifar10", "paper") == "one test set"
-    assert shared_rows("mnist1d", "quick") == ""
-    assert shared_rows("pydoc", "quick") == "one test text"
+    assert (
+        shared_data_name("digits", "quick")
+        == shared_data_name("listops", "quick")
+        == "one pool of rows"
+    )
+    assert (
+        shared_data_name("listops", "lab") == shared_data_name("cifar10", "paper") == "one test set"
+    )
+    assert shared_data_name("mnist1d", "quick") == ""
+    assert shared_data_name("pydoc", "quick") == "one test text"
     assert "the seeds share one pool of rows" in "; ".join(judge("H8s", made_up("H8s")).footnotes)
 
 

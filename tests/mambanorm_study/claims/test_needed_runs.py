@@ -18,7 +18,7 @@ from mambanorm_study.cli import recording
 from mambanorm_study.cli.recording import DEEP, DEEP_ARMS, DEEP_TUNING
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.experiments import BUDGETS, POSITION_ARMS, at_budget, inside_task
+from mambanorm_study.tables.experiments import BUDGETS, POSITION_ARMS, budget_changes, inside_task
 from tests import planted
 
 SCALE, PROPOSAL, ORIGINAL = "evening", "NormVary>SSM>GN", "RMSN>SSM>None"
@@ -38,7 +38,7 @@ def frame() -> pd.DataFrame:
     effects = zip((12.0, 6.0, 0.0), SHARES, strict=True)
     return pd.concat(
         [
-            made_up(effect, i, **at_budget(CURVES, SCALE, share))
+            made_up(effect, i, **budget_changes(CURVES, SCALE, share))
             for i, (effect, share) in enumerate(effects)
         ],
         ignore_index=True,
@@ -51,7 +51,7 @@ def frame() -> pd.DataFrame:
 def test_a_budget_is_a_whole_schedule_with_a_share_of_the_steps():
     own = base_config(CURVES, SCALE)
     for share in BUDGETS:
-        config = base_config(CURVES, SCALE, **at_budget(CURVES, SCALE, share))
+        config = base_config(CURVES, SCALE, **budget_changes(CURVES, SCALE, share))
         assert config.steps == round(share * own.steps)
         assert config.warmup_steps <= config.steps / 4
         assert config.steps // config.eval_every >= 8

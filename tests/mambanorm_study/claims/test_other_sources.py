@@ -34,7 +34,7 @@ def test_they_stand_apart_from_the_claims_of_the_sources():
     } == {arm for claim in CLAIMS.values() if claim.kind == "sequence" for arm in claim.arms}
     with pytest.raises(ValueError, match="unknown claim 'E5s'"):
         claims.find_claim("E5s")
-    assert all(claim.printed_on == "" for claim in BEYOND.values())
+    assert all(claim.compared_paper_task == "" for claim in BEYOND.values())
 
 
 # E2: a ladder of rates
@@ -59,8 +59,8 @@ def climbed(plain: float, normed: float, *, best: float = 0.8, noise: float = 0.
 def test_a_higher_rate_is_told(plain, normed, word):
     verdict = judge("E2s", climbed(plain, normed))
     assert verdict.word == word
-    assert verdict.turns_on.unit == "decades of the rate"
-    assert verdict.turns_on.effect == pytest.approx(normed - plain, abs=0.1)  # a rung is 0.4
+    assert verdict.main_row.unit == "decades of the rate"
+    assert verdict.main_row.effect == pytest.approx(normed - plain, abs=0.1)  # a rung is 0.4
 
 
 def test_a_run_that_diverged_does_not_train_and_models_at_chance_have_no_word():
@@ -69,7 +69,7 @@ def test_a_run_that_diverged_does_not_train_and_models_at_chance_have_no_word():
     failed = frame.assign(
         status=np.where(high, "diverged", "ok"), test_accuracy=frame.test_accuracy.where(~high, 0.9)
     )
-    assert abs(judge("E2s", failed).turns_on.effect) < judge("E2s", frame).turns_on.effect / 2
+    assert abs(judge("E2s", failed).main_row.effect) < judge("E2s", frame).main_row.effect / 2
     lost = judge("E2s", frame.assign(test_accuracy=0.1))
     assert (lost.word, lost.reason) == ("no word", "both sides' accuracy may be chance")
 
@@ -90,7 +90,7 @@ def test_head_room_is_measured_and_has_no_word():
     room = frame.arm.eq(NONE).map({True: 0.0, False: 3.0}) + 0.05 * rng.standard_normal(len(frame))
     finite = dict(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
     verdict = judge("E1s", frame.assign(headroom=room, **finite))
-    row = verdict.turns_on
+    row = verdict.main_row
     assert (verdict.word, row.unit, row.n) == ("no word", "decades", 8)
     assert row.effect == pytest.approx(3.0, abs=0.05)
     assert row.low < 3 < row.high

@@ -14,7 +14,7 @@ from scipy import stats
 from mambanorm_study.claims import rule
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.claims.rule import CANNOT_TELL, NO_GAIN, NO_WORD, OPPOSITE, SUPPORTED
-from mambanorm_study.claims.verdict import failure_word
+from mambanorm_study.claims.verdict import failure_verdict
 from mambanorm_study.runs.recorded_results import best_lr
 from mambanorm_study.tables import intervals
 
@@ -80,8 +80,8 @@ def test_the_interval_is_students_t():
 def test_a_word_says_where_the_interval_lies_beside_zero_and_the_smallest_effect(low, high, word):
     seen = differences((low + high) / 2, (high - low) / 2)
     assert rule.interval(seen) == pytest.approx((low, high))
-    assert rule.word_of(seen, 1.0) == word
-    assert rule.word_of(seen / 100, 0.01) == word  # in bits a character
+    assert rule.comparison_verdict(seen, 1.0) == word
+    assert rule.comparison_verdict(seen / 100, 0.01) == word  # in bits a character
 
 
 def test_the_examples_stand_in_the_protocol_as_they_are_tested():
@@ -92,9 +92,9 @@ def test_the_examples_stand_in_the_protocol_as_they_are_tested():
 
 
 def test_fewer_than_six_pairs_have_no_word():
-    assert rule.word_of(differences(20.0, 1.0, 6), 1.0) == SUPPORTED
+    assert rule.comparison_verdict(differences(20.0, 1.0, 6), 1.0) == SUPPORTED
     for n in (0, 1, 5):
-        assert rule.word_of([20.0] * n, 1.0) == NO_WORD
+        assert rule.comparison_verdict([20.0] * n, 1.0) == NO_WORD
         assert rule.better_or_worse([20.0] * n, 1.0) == NO_WORD
 
 
@@ -104,7 +104,7 @@ def test_differences_without_spread_have_a_word():
         (0.0, NO_GAIN),
         (-20.0, OPPOSITE),
     ):  # an end at 0 is not above it
-        assert rule.word_of([value] * 8, 1.0) == word
+        assert rule.comparison_verdict([value] * 8, 1.0) == word
     assert rule.seeds_to_tell([0.5] * 8, 1.0) == rule.FEWEST
 
 
@@ -135,14 +135,14 @@ def test_only_the_side_on_which_one_error_would_decide_is_corrected():
 
 def test_the_correction_takes_a_word_away_that_the_plain_interval_would_give():
     seen = differences(1.0, 0.95)
-    assert rule.word_of(seen, 1.0) == SUPPORTED
-    assert rule.word_of(seen, 1.0, *rule.levels(5, one_suffices=True)) == CANNOT_TELL
+    assert rule.comparison_verdict(seen, 1.0) == SUPPORTED
+    assert rule.comparison_verdict(seen, 1.0, *rule.levels(5, one_suffices=True)) == CANNOT_TELL
     assert (
-        rule.word_of(seen, 1.0, *rule.levels(5, one_suffices=False)) == SUPPORTED
+        rule.comparison_verdict(seen, 1.0, *rule.levels(5, one_suffices=False)) == SUPPORTED
     )  # the other side
-    assert rule.word_of(-seen, 1.0) == OPPOSITE
-    assert rule.word_of(-seen, 1.0, *rule.levels(4, one_suffices=False)) == NO_GAIN
-    assert rule.word_of(-seen, 1.0, *rule.levels(4, one_suffices=True)) == OPPOSITE
+    assert rule.comparison_verdict(-seen, 1.0) == OPPOSITE
+    assert rule.comparison_verdict(-seen, 1.0, *rule.levels(4, one_suffices=False)) == NO_GAIN
+    assert rule.comparison_verdict(-seen, 1.0, *rule.levels(4, one_suffices=True)) == OPPOSITE
 
 
 def test_a_claim_has_the_strongest_word_if_one_suffices_and_the_weakest_if_all_must_hold():
@@ -150,8 +150,8 @@ def test_a_claim_has_the_strongest_word_if_one_suffices_and_the_weakest_if_all_m
     assert sorted(order) == sorted(rule.WORDS)
     for words in itertools.product(order, repeat=3):
         places = [order.index(word) for word in words]
-        assert rule.word_of_claim(words, one_suffices=True) == order[max(places)]
-        assert rule.word_of_claim(words, one_suffices=False) == order[min(places)]
+        assert rule.claim_verdict(words, one_suffices=True) == order[max(places)]
+        assert rule.claim_verdict(words, one_suffices=False) == order[min(places)]
 
 
 # how many seeds would tell
@@ -162,7 +162,7 @@ def test_so_many_seeds_would_tell_in_four_studies_of_five(mean, sd):
     seen = mean + sd * np.array([-1.0, 1.0] * 6) / np.std([-1.0, 1.0] * 6, ddof=1)
     n = rule.seeds_to_tell(seen, 1.0)
     made = mean + sd * np.random.default_rng(6).standard_normal((2_000, n))
-    words = [rule.word_of(study, 1.0) for study in made]
+    words = [rule.comparison_verdict(study, 1.0) for study in made]
     # the nearer of two ways to an informative word is counted: both together tell a little more
     # often
     assert 0.76 < np.mean([word in (SUPPORTED, NO_GAIN, OPPOSITE) for word in words]) < 0.95
@@ -190,21 +190,21 @@ def test_an_effect_of_zero_with_a_mark_at_zero_is_never_told():
     ],
 )
 def test_failures_are_counted_and_their_shares_have_exact_intervals(k, control, n, word):
-    assert failure_word(k, control, n) == word
+    assert failure_verdict(k, control, n) == word
 
 
 def test_of_several_settings_more_failures_are_needed():
     """6 of 6 is 54 % or more at 2.5 %, and 43 % or more at 2.5 % / 4; 8 of 8 is 53 % or more."""
     shared, _ = rule.levels(4, one_suffices=True)
-    assert failure_word(6, 0, 6) == SUPPORTED
-    assert failure_word(6, 0, 6, shared) == CANNOT_TELL
-    assert failure_word(8, 0, 8, shared) == SUPPORTED
+    assert failure_verdict(6, 0, 6) == SUPPORTED
+    assert failure_verdict(6, 0, 6, shared) == CANNOT_TELL
+    assert failure_verdict(8, 0, 8, shared) == SUPPORTED
 
 
 def test_exact_intervals_of_a_share():
     assert intervals.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
     assert intervals.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
-    assert intervals.k_of_n(0, 12) == "0 of 12 [0, 26 %]"
+    assert intervals.count_with_interval(0, 12) == "0 of 12 [0, 26 %]"
     with pytest.raises(ValueError, match="must not be greater than n"):
         intervals.clopper_pearson(3, 2)
     for n, level in itertools.product((1, 8, 96), (0.5, 0.95, 0.9998)):

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm_study import answers, claims
-from mambanorm_study.answers.vision import by_n2, site_counts
+from mambanorm_study.answers.vision import accuracy_by_n2, site_counts
 from mambanorm_study.cli.printing import print_arms
 from mambanorm_study.figures.colours import arm_styles
 from mambanorm_study.runs.grid import base_config
@@ -66,20 +66,20 @@ def sorted_result(value):
 
 
 def chosen(runs):
-    return procedure.two_steps(run_tables.pairs_only(runs[runs.n1 != "NormVary"]))
+    return procedure.two_step_choices(run_tables.pairs_only(runs[runs.n1 != "NormVary"]))
 
 
 OF_PAIRS = {
     "the partners of each N2": procedure.pair_validation,
-    "the two steps": procedure.two_steps,
+    "the two steps": procedure.two_step_choices,
     "the six ways to choose": lambda runs: procedure.ways_to_choose(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
         runs, procedure.ways_to_choose(runs, chosen(runs))
     ),
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
-    "the N2 on images": by_n2,
+    "the N2 on images": accuracy_by_n2,
     "how often after is ahead": site_counts,
-    "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
+    "the second norm": lambda runs: contrasts.second_norm_gains(runs, ["LN", "GN"]),
     "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.INTERACTION),
     "the place against others": lambda runs: run_tables.paired_steps(
         runs, contrasts.position_contrasts("GN", ["LN", "IN"])
@@ -89,7 +89,7 @@ OF_PAIRS = {
         runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}
     ),
     "the paper's numbers": run_tables.beside_paper,
-    "a choice among some": lambda runs: run_tables.choose(
+    "a choice among some": lambda runs: run_tables.best_arm(
         runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]
     ),
 }

@@ -168,7 +168,7 @@ ARMS = [
 def lines_figure():
     rows = itertools.product(ARMS, range(2), ("noise", "rotation"), (0.0, 0.1))
     table = pd.DataFrame(rows, columns=["arm", "seed", "kind", "severity"])
-    return figures.fig_over(
+    return figures.fig_lines(
         table.assign(accuracy=50 + table.seed), "severity", "arm", "Corrupted", panel="kind"
     )
 

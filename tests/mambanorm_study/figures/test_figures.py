@@ -19,7 +19,7 @@ from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
     beside_paper,
-    choose,
+    best_arm,
     describe_frame,
     mean_sd,
     paired,
@@ -293,7 +293,7 @@ def test_fresh_runs_are_diamonds_and_the_caption_names_their_seed(frame):
     fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(
         seed=12_345, test_accuracy=0.77
     )
-    for name in ("headline", "type", "position", "single_vs_best", "validation"):
+    for name in ("headline", "type", "position", "single_vs_best", "proposal"):
         draw = getattr(figures, f"fig_{name}")
         without = draw(frame, fresh=fresh.iloc[:0] if name == "type" else None)
         assert fresh_values(without) == []
@@ -368,7 +368,7 @@ def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interv
             for arm in "ab"
         ]
     )
-    (ax,) = figures.fig_over(
+    (ax,) = figures.fig_lines(
         runs.assign(chance=10.0), "lr", "arm", "Rates", band="95 % t-intervals"
     ).axes
     assert ax.get_xscale() == "log"
@@ -379,7 +379,7 @@ def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interv
     assert [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in ax.collections] == pytest.approx(
         [high - low] * 2
     )
-    caption = figures.fig_over(
+    caption = figures.fig_lines(
         runs[runs.seed == 0], "lr", "arm", "Rates", band="95 % t-intervals"
     ).get_supxlabel()
     assert "single runs" in caption
@@ -517,9 +517,9 @@ def test_paired_names_the_missing_arm_and_refuses_ambiguous_seeds(frame):
 def test_choice_reads_validation_and_scores_divergence_as_chance():
     runs = [made_run("digits", "LN>SSM>GN", 0, accuracy=0.7)]
     runs += [made_run("digits", "BN>SSM>GN", 0, accuracy=0.9, status="diverged")]
-    assert choose(pd.DataFrame(runs), "digits") == "LN>SSM>GN"
+    assert best_arm(pd.DataFrame(runs), "digits") == "LN>SSM>GN"
     with pytest.raises(ValueError, match="nothing to choose from"):
-        choose(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
+        best_arm(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
 
 
 @pytest.mark.parametrize(

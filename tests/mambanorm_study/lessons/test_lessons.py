@@ -44,7 +44,7 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
         x, y, path[["w0", "w1"]].iloc[-1].to_numpy()
     ) == pytest.approx(path.loss.iloc[-1])
     assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
-    edge = 2 / preprocessing.curvature(x)[-1]
+    edge = 2 / preprocessing.hessian_eigenvalues(x)[-1]
     assert preprocessing.descend(x, y, lr=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
     assert preprocessing.descend(x, y, lr=0.9 * edge).left.iloc[-1] <= preprocessing.CONVERGED_SHARE
 
@@ -195,7 +195,9 @@ def test_zero_order_hold_is_the_differential_equation_and_mambas_gain_its_first_
             lambda _, h, v=value: a * h + b * v, (0, delta), [h], rtol=1e-10, atol=1e-12
         ).y[0, -1]
         exact.append(h)
-    np.testing.assert_allclose(state_space.run(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7)
+    np.testing.assert_allclose(
+        state_space.simulate(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7
+    )
     decay, gain = state_space.coefficients(delta, a, b)
     assert (decay, gain) == (pytest.approx(np.exp(delta * a)), pytest.approx(delta * b))
     tiny = state_space.discretization_error([1e-4, 1.0]).excess
@@ -208,7 +210,7 @@ def test_the_recurrence_is_the_selective_scan_of_one_state():
     delta, ones = torch.full_like(u, 0.3), torch.ones(1, 1, 9, dtype=torch.float64)
     A = torch.tensor([[-2.0]], dtype=torch.float64)
     y = mn.selective_scan(u, delta, A, ones, ones)
-    np.testing.assert_allclose(state_space.run(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
+    np.testing.assert_allclose(state_space.simulate(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
 
 
 # answers on made-up measurements
@@ -223,12 +225,12 @@ def two_runs(before, after):
 
 
 def test_the_first_answers_say_what_the_two_runs_reached():
-    said = answers.start_here(two_runs(0.565, 0.7))
+    said = answers.answer_on_first_runs(two_runs(0.565, 0.7))
     assert (
         "The original Mamba reaches 56.5 %, and with a norm after the SSM 70.0 %: +13.5 points. "
         "Chance is 10.0 %. A run takes 5 s on 1 thread(s)." in said
     )
-    assert "with a norm after the SSM 30.0 %: −5.0 points" in answers.start_here(
+    assert "with a norm after the SSM 30.0 %: −5.0 points" in answers.answer_on_first_runs(
         two_runs(0.35, 0.3)
     )
 
@@ -237,11 +239,11 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     ratio = dict.fromkeys(mn.NORMS, 50.0) | {"RMSN": 0.8, "LN": 1.0, "GN-token": 1.5}
     ratio |= dict.fromkeys(("BN", "IN", "GN", "LN-DL", "RMSN-DL"), 2.0) | {"None": 0.1}
     table = pd.DataFrame({"norm": list(ratio), "ratio": list(ratio.values())}).sort_values("ratio")
-    said = answers.costs(table)
+    said = answers.costs_text(table)
     assert "The cheapest norm is RMSN. By the median RMSN is 20 % faster than LN" in said
     assert "take 2.0 times LN's time, norms per token (RMSN, LN, GN-token) 1.0 times" in said
     gain = table.assign(ratio=table.ratio.mask(table.norm == "Scale", 0.2)).sort_values("ratio")
-    assert "RMSN was the cheapest and" in answers.normalization(gain)  # a gain is no norm
+    assert "RMSN was the cheapest and" in answers.answer_on_norms(gain)  # a gain is no norm
 
 
 def test_a_solution_is_folded_in_the_report_and_nothing_else_is(tmp_path):

@@ -23,7 +23,7 @@ from mambanorm_study.figures.colours import WORD_COLOURS
 from mambanorm_study.figures.verdicts import WORD_MEANINGS
 from mambanorm_study.report.verdict_page import verdict_html
 from mambanorm_study.runs import recorded_results as recorded
-from mambanorm_study.tables.scores import of_test_seeds, runs_to_judge
+from mambanorm_study.tables.scores import runs_to_judge, select_test_seeds
 from tests import planted
 from tests.mambanorm_study.figures.test_colours import contrast
 
@@ -77,7 +77,7 @@ def test_a_word_that_decides_nothing_is_followed_by_its_reason(verdicts):
     reasons = {word: verdict.reason for word, verdict in verdicts.items()}
     assert (
         reasons["cannot tell"]
-        == f"about {verdicts['cannot tell'].turns_on.seeds_to_tell} new seeds would tell"
+        == f"about {verdicts['cannot tell'].main_row.seeds_to_tell} new seeds would tell"
     )
     assert reasons["no word"] == "both sides' accuracy may be chance"
     assert not any(reasons[word] for word in ("supported", "opposite", "no gain"))
@@ -88,7 +88,7 @@ def test_a_word_that_decides_nothing_is_followed_by_its_reason(verdicts):
 
 
 def test_figure_and_text_print_the_plain_interval(verdicts):
-    row = verdicts["opposite"].turns_on
+    row = verdicts["opposite"].main_row
     (line,) = [
         c
         for c in figures.fig_verdicts([verdicts["opposite"]]).axes[0].collections
@@ -101,13 +101,13 @@ def test_figure_and_text_print_the_plain_interval(verdicts):
 
 
 def test_a_word_that_the_correction_changed_says_so():
-    row = replace(judge("H4s", made_up("H4s")).turns_on, word="cannot tell", corrected=5)
-    assert row.said == "cannot tell (corrected for 5 comparisons)"
+    row = replace(judge("H4s", made_up("H4s")).main_row, word="cannot tell", corrected=5)
+    assert row.as_text == "cannot tell (corrected for 5 comparisons)"
 
 
 def test_a_row_that_reaches_far_beyond_the_others_is_cut_and_its_numbers_are_printed(verdicts):
     near = [verdicts["opposite"]] * 3
-    far = replace(near[0], turns_on=replace(near[0].turns_on, effect=900.0, low=800.0, high=990.0))
+    far = replace(near[0], main_row=replace(near[0].main_row, effect=900.0, low=800.0, high=990.0))
     figure = figures.fig_verdicts([*near, far])
     (ax,) = figure.axes
     assert ax.get_xlim()[1] < 800
@@ -130,7 +130,7 @@ def test_every_figure_says_protocol_scale_and_seeds(verdicts):
 
 def test_a_verdict_on_old_seeds_is_marked(verdicts):
     fresh = verdicts["supported"]
-    stale = replace(fresh, turns_on=replace(fresh.turns_on, fresh=False))
+    stale = replace(fresh, main_row=replace(fresh.main_row, fresh=False))
     assert "* not fresh" in figures.fig_verdicts([stale]).get_label()
     assert "* not fresh" not in figures.fig_verdicts([fresh]).get_label()
     assert "not fresh" in pages.describe(stale)
@@ -194,7 +194,7 @@ def test_the_table_reads_without_its_style(verdicts):
     assert len(rows) == 1 + len(shown)  # a line a claim: all else is folded
     first = shown[0]
     assert rows[1].startswith(f"H1s | no word | digits: {first.claim.words} {first.reason}")
-    assert rows[1].endswith(f" | {first.turns_on.amount} | {first.turns_on.paper:+.3g}")
+    assert rows[1].endswith(f" | {first.main_row.amount} | {first.main_row.paper:+.3g}")
     assert rows[3].startswith("H12s | no word | ")
     assert page.count('<th scope="col">') == 5
     assert page.count('<th scope="row">') == len(shown)
@@ -229,7 +229,7 @@ def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_ask
 
 def test_fewer_test_seeds_leave_the_tuning_seeds_as_they_are():
     frame = made_up("H4s")
-    few, some = of_test_seeds(frame, 3), of_test_seeds(frame, [53, 57])
+    few, some = select_test_seeds(frame, 3), select_test_seeds(frame, [53, 57])
     tuning = set(frame.seed[frame.seed > 99])
     assert set(few.seed) == tuning | {52, 53, 54}
     assert set(some.seed) == tuning | {53, 57}

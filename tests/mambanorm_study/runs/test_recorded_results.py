@@ -68,7 +68,7 @@ def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(
     assert set(frame.seed) == set(range(8))  # which tune
     verdicts = {(one.claim.id, one.task): one for one in claims.verdicts(frame, claims.CLAIMS)}
     sequences = [verdicts[f"H{number}s", "digits"] for number in range(1, 13)]
-    assert all(one.n >= 6 and not one.turns_on.fresh for one in sequences)
+    assert all(one.n >= 6 and not one.main_row.fresh for one in sequences)
 
 
 def rounding_decides(config: str, accuracy: float) -> bool:
@@ -172,9 +172,9 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
         c for c in growth_runs("smoke", seeds=[52, 53]) if c.arm in ("None>SSM>None", "BN>SSM>BN")
     ]
     of_parts(monkeypatch, few)
-    assert recorded.recorded_inside(recorded.recorded_path("smoke")) == {}
+    assert recorded.read_diagnostics(recorded.recorded_path("smoke")) == {}
     recording.record_results("smoke", **ENGINE)
-    inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
+    inside = recorded.read_diagnostics(recorded.recorded_path("smoke"))
     assert set(inside) == {config.run_id for config in few}
     for config in few:
         kept, own = inside[config.run_id], study.find_run(config).diagnostics
@@ -184,7 +184,7 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
     again = [c.but(seed=54) for c in few]  # of another seed: what is there stays
     of_parts(monkeypatch, again)
     recording.record_results("smoke", **ENGINE)
-    inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
+    inside = recorded.read_diagnostics(recorded.recorded_path("smoke"))
     assert set(inside) == {config.run_id for config in (*few, *again)}
 
 

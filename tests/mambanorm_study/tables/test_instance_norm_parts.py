@@ -61,7 +61,7 @@ def test_the_mean_alone_tells_the_classes_of_level():
     assert 0.4 < data.train.labels.float().mean() < 0.6
     centred = data.train.inputs - data.train.inputs.mean(1, keepdim=True)
     assert centred.flatten(1).mean(1).abs().max() < 1e-5
-    assert instance_norm_parts.accuracy_of_moments("level", "quick") > 0.95
+    assert instance_norm_parts.accuracy_from_moments("level", "quick") > 0.95
     other = study.load_task("level", "quick", 1)
     assert not torch.equal(other.train.inputs, data.train.inputs)
 

@@ -83,7 +83,7 @@ def test_flops_are_those_that_torch_counts(task, changes):
     """
     config = base_config(task, "smoke", **changes)
     shape = shape_of(config)
-    model, x = build_model(config, shape).double(), shape.batch(3)
+    model, x = build_model(config, shape).double(), shape.random_inputs(3)
     work = counted(lambda: model(x.double() if x.is_floating_point() else x), images=x.dim() == 4)
     formulas = scan_flops(model, shape.length) + conv_flops(model, shape.length)
     squeeze = [
@@ -128,7 +128,7 @@ def test_what_a_task_tells_agrees_with_its_data(task, tmp_path, monkeypatch):
     assert (shape.n_classes, shape.length) == (real.n_classes, real.length)
     assert (shape.vocab_size, shape.in_features) == (real.vocab_size, real.in_features)
     assert shape.tokens == pytest.approx(real.tokens, rel=0.2)
-    assert shape.batch(3).shape == data.train.inputs[:3].shape
+    assert shape.random_inputs(3).shape == data.train.inputs[:3].shape
     assert shape.sizes[1:] == real.sizes[1:]
 
 

@@ -49,7 +49,7 @@ def test_step_1_takes_the_highest_mean_over_four_partners_and_neither_none_nor_i
     runs = frame(pairs_with(None_BN=0.99, BN_BN=0.99, BN_None=0.99, **GOOD_GN))
     partners = procedure.pair_validation(runs)
     assert len(partners) == 20
-    assert procedure.two_steps(runs) == {"digits": "LN>SSM>GN"}
+    assert procedure.two_step_choices(runs) == {"digits": "LN>SSM>GN"}
 
 
 def test_a_diverged_run_is_chosen_as_chance():
@@ -57,7 +57,7 @@ def test_a_diverged_run_is_chosen_as_chance():
     runs.loc[runs.arm == "LN>SSM>GN", "status"] = "diverged"
     validation = procedure.pair_validation(runs).set_index("arm").validation
     assert validation["LN>SSM>GN"] == pytest.approx(0.1)
-    assert procedure.two_steps(runs)["digits"] != "LN>SSM>GN"
+    assert procedure.two_step_choices(runs)["digits"] != "LN>SSM>GN"
 
 
 def test_the_ways_hold_six_arms_and_normvary_has_no_rank():
@@ -111,13 +111,13 @@ def test_gn_against_the_others_compares_the_gain_of_the_place():
 
 def test_the_second_norm_is_compared_with_the_better_place():
     runs = frame({"GN>SSM>GN": 0.8, "GN>SSM>None": 0.7, "None>SSM>GN": 0.4})
-    row = contrasts.second_norm(runs, ["GN"]).iloc[0]
+    row = contrasts.second_norm_gains(runs, ["GN"]).iloc[0]
     assert (row.a, row.b) == ("GN>SSM>GN", "GN>SSM>None")
     assert row.difference == pytest.approx(10)
 
 
 def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it():
-    sizes = diagnostics.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
+    sizes = diagnostics.rms_inside_block(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
     after, before = sizes.loc["None>SSM>RMSN"], sizes.loc["RMSN>SSM>None"]
     assert after.z[100] / after.z[1] == pytest.approx(100, rel=1e-3)
     assert before.z[100] / before.z[1] == pytest.approx(1, rel=1e-2)
@@ -127,9 +127,9 @@ def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it()
 
 def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     configs = study.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
-    assert diagnostics.both_modes(configs, tmp_path).empty  # nothing is stored yet
+    assert diagnostics.mode_accuracies(configs, tmp_path).empty  # nothing is stored yet
     runs = study.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
-    found = diagnostics.both_modes(configs, tmp_path).set_index("arm")
+    found = diagnostics.mode_accuracies(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(
         runs.set_index("arm").loc[found.index].best_val_accuracy.tolist()
@@ -140,7 +140,7 @@ def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
 def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the_same_name():
     printed = contrasts.printed_table()
     assert printed.loc["ListOps"].tolist() == ["37.90 ± 0.23", "40.27 ± 0.15", "+2.37 points"]
-    assert contrasts.printed_gain()["IMDB"] == pytest.approx(2.44)
+    assert contrasts.printed_gains()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
     beside = contrasts.gains_beside_paper(run_tables.paired_steps(runs, steps))

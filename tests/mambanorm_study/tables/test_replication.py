@@ -35,7 +35,7 @@ def test_a_fresh_run_that_is_far_worse_lies_below_and_is_named():
     (recorded, fresh), *_ = studies(np.random.default_rng(1), 1, 12, shift=-0.2)
     table = replication.replication(recorded, fresh)
     assert table.lies.tolist() == ["below"]
-    said = answers.replicated(table)
+    said = answers.replication_text(table)
     assert "0 of 1" in said
     assert "Outside: LN→LN on made_up" in said
 
@@ -48,7 +48,7 @@ def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
     )
     table = replication.replication(recorded, ended)
     assert table.lies.tolist() == ["diverged", "untold", "failed"]
-    said = answers.replicated(table)
+    said = answers.replication_text(table)
     assert "Diverged, and counted apart: LN→LN on made_up" in said
     assert "Too few recorded runs" in said
     spoilt = recorded.assign(status=["diverged", *["ok"] * 7])
@@ -83,15 +83,15 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
 
 def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
     configs = study.notebook_runs("evening", RECORDED_TASKS[:1], source="auto")
-    assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(
+    assert {c.arm for c in replication.configs_to_replicate(configs["03_type"])} == set(
         map(str, experiments.TYPE_ARMS)
     )
     grid = configs["05_combination"]
-    chosen = replication.to_replicate(grid)
+    chosen = replication.configs_to_replicate(grid)
     means = recorded_results.recorded_runs(grid).groupby("arm").val_accuracy.mean()
     assert {means.idxmax(), means.idxmin(), "RMSN>SSM>None"} <= {c.arm for c in chosen}
     assert len(chosen) == len({c.arm for c in chosen}) < len({c.arm for c in grid})
-    assert replication.to_replicate(grid, "trained") == []
+    assert replication.configs_to_replicate(grid, "trained") == []
     assert study.replicate(grid, source="trained").empty
 
 
@@ -147,6 +147,6 @@ def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(tmp_path, 
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
     asked = study.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
     with pytest.raises(ValueError, match="not in the recorded results"):
-        replication.trained_here(asked, tmp_path)
+        replication.runs_to_train(asked, tmp_path)
     small = study.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
-    assert replication.trained_here(small, tmp_path) == small
+    assert replication.runs_to_train(small, tmp_path) == small

@@ -219,7 +219,7 @@ def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_t
     data = study.load_task("digits", SCALE, 0)
     model = build_model(config, data)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    entropy, _ = diagnostics.near_failure(model, config)
+    entropy, _ = diagnostics.entropy_and_fragility(model, config)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with torch.no_grad():
         logits = model(data.val.inputs[: diagnostics.SUMMARY_ROWS]).double().numpy()
@@ -228,22 +228,22 @@ def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_t
     monkeypatch.setattr(diagnostics, "DISTURBANCE", 2.0)
     for block in model.blocks[:2]:  # what they add is nothing, however they are disturbed
         block.out_proj.weight.data.zero_()
-    assert diagnostics.near_failure(model, config)[1] > 3
+    assert diagnostics.entropy_and_fragility(model, config)[1] > 3
     monkeypatch.setattr(diagnostics, "DISTURBANCE", 0.0)
-    assert diagnostics.near_failure(model, config)[1] == 0
+    assert diagnostics.entropy_and_fragility(model, config)[1] == 0
 
 
 def test_a_run_is_held_beside_the_failing_one_at_its_steps(monkeypatch):
     config = base_config("digits", SCALE, arm="RMSN>SSM>RMSN", n_layers=4)
     stored = SimpleNamespace(config=config, path=Path("runs/one"))
     failing = SimpleNamespace(facts=dict(status="diverged", steps=4))
-    at, measured = [], diagnostics.near_failure
+    at, measured = [], diagnostics.entropy_and_fragility
 
     def seen(model, config):
         at.append(measured(model, config))
         return at[-1]
 
-    monkeypatch.setattr(diagnostics, "near_failure", seen)
+    monkeypatch.setattr(diagnostics, "entropy_and_fragility", seen)
     found = diagnostics.failing_facts(stored, failing)
     assert found == pytest.approx(
         dict(sharpening=at[0][0] - at[1][0], fragility=at[1][1] - at[0][1])

@@ -622,7 +622,7 @@ def test_activities_are_numbered_as_vis4mer_numbers_them():
     for part in ("train", "test"):
         for line in real(f"breakfast/vis4mer_{part}.csv").read_text().splitlines()[1:]:
             name, _, _, number = line.split(",")
-            assert breakfast.activity(name.removesuffix("_ch0")) == int(
+            assert breakfast.activity_class(name.removesuffix("_ch0")) == int(
                 number
             )  # the camera's channel
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mambanorm_study as study
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tasks import TASKS, mnist1d
 
 
@@ -49,7 +49,7 @@ def test_no_two_seeds_share_a_curve():
 
 
 def test_what_the_seeds_share_is_known_to_the_statistics():
-    assert shared_rows("mnist1d", "quick") == ""
+    assert shared_data_name("mnist1d", "quick") == ""
 
 
 def test_shapes_tell_the_data_without_making_them():

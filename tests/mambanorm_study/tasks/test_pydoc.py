@@ -91,7 +91,7 @@ def test_its_shape_is_told_and_planned_as_it_is():
     found = shape_of_data(real)
     for name in ("n_classes", "length", "vocab_size", "sizes", "per_position"):
         assert getattr(told, name) == getattr(found, name), name
-    assert told.labels(3).shape == told.batch(3).shape == (3, told.length)
+    assert told.random_labels(3).shape == told.random_inputs(3).shape == (3, told.length)
     config = base_config("pydoc", "smoke")
     cost = plan(config, measured=False)
     model = build_model(config, told)
@@ -349,11 +349,11 @@ def test_fewer_bits_are_better():
     }
     for name, arms in (("H1l", 3), ("H3l", 1), ("H8l", 1)):
         verdict = judge(name, made_up(good))
-        assert verdict.said == "supported, by more than 0.01 bits a character", name
-        assert verdict.turns_on.effect == pytest.approx(0.2, abs=0.01)
+        assert verdict.as_text == "supported, by more than 0.01 bits a character", name
+        assert verdict.main_row.effect == pytest.approx(0.2, abs=0.01)
         assert sum(row.decides for row in verdict.rows) == arms
         assert verdict.basis.endswith("pydoc, a kind of task that the paper does not have")
-        assert np.isnan(verdict.turns_on.paper)
+        assert np.isnan(verdict.main_row.paper)
         assert "bits a character" in verdict.brief
         assert describe(verdict)
     bad = {PROPOSAL: -0.2, NONE: 0.2} | {f"None>SSM>{norm}": -0.2 for norm in CAUSAL_NORMS}
@@ -362,8 +362,8 @@ def test_fewer_bits_are_better():
 
 def test_a_difference_below_a_hundredth_of_a_bit_is_no_gain_of_it():
     verdict = judge("H8l", made_up({PROPOSAL: 0.0002}, sd=0.002))
-    assert verdict.said == "no gain of 0.01 bits a character"
-    assert judge("H8l", made_up({PROPOSAL: 0.005}, sd=0.002)).said == "supported"
+    assert verdict.as_text == "no gain of 0.01 bits a character"
+    assert judge("H8l", made_up({PROPOSAL: 0.005}, sd=0.002)).as_text == "supported"
     assert judge("H8l", made_up({}, sd=0.025)).word == "cannot tell"
 
 
@@ -379,7 +379,7 @@ def test_an_arms_rate_has_the_smallest_validation_loss():
 def test_a_diverged_run_has_the_loss_of_guessing_and_is_counted():
     hit = {(PROPOSAL, seed) for seed in (53, 56)}
     verdict = judge("H8l", made_up({PROPOSAL: 0.1}, diverged=hit))
-    row = verdict.turns_on
+    row = verdict.main_row
     assert (verdict.n, row.failed[PROPOSAL]) == (12, (2, 12))
     assert [round(row.per_seed[seed - 52], 1) for seed in (53, 56)] == [
         -1.0,

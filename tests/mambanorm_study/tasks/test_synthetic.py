@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mambanorm_study as study
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.intervals import shared_data_name
 from mambanorm_study.tasks import TASKS, glyphs
 
 NAMES = ("curves", "glyphs", "glyphs_images")
@@ -14,7 +14,7 @@ NAMES = ("curves", "glyphs", "glyphs_images")
 def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
     one, again, other = (study.load_task(name, "smoke", seed) for seed in (0, 0, 1))
     assert one is again
-    assert shared_rows(name, "quick") == ""
+    assert shared_data_name(name, "quick") == ""
     rows = [{tuple(row.flatten().tolist()) for row in data.test.inputs} for data in (one, other)]
     assert len(rows[0]) == len(one.test)
     assert not rows[0] & rows[1]
@@ -66,7 +66,7 @@ def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_b
     monkeypatch,
 ):
     monkeypatch.setattr(glyphs, "NOISE", 0.0)
-    rows, labels = glyphs.draw(400, seed=1)
+    rows, labels = glyphs.draw_images(400, seed=1)
     means = torch.nn.functional.interpolate(
         glyphs.draw_masters().mean(1, keepdim=True), rows.shape[1:], mode="area"
     )[:, 0]

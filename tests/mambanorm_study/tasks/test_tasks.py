@@ -26,7 +26,7 @@ from mambanorm_study.tasks import (
     register_task,
     registry,
 )
-from mambanorm_study.tasks.listops import SETTINGS, draw, read_lra
+from mambanorm_study.tasks.listops import SETTINGS, draw_expressions, read_lra
 
 LONG = (
     "( ( ( ( ( ( ( ( ( [MAX ( ( ( [MED 7 ) 6 ) ] ) ) 0 ) 6 ) 4 ) 7 ) 1 ) 2 ) "
@@ -58,9 +58,9 @@ def _data_folder(monkeypatch, shared_data_folder):
 def empty_folder(monkeypatch, tmp_path):
     """Use a new, empty data folder without cached pools."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
     yield tmp_path / "listops"
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def decode(ids):
 
 def drawn(n, settings, seed=0):
     """Return n expressions as (text, value)."""
-    return [(decode(ids), value) for ids, value in draw(n, settings, seed).items()]
+    return [(decode(ids), value) for ids, value in draw_expressions(n, settings, seed).items()]
 
 
 def rows_of(split):
@@ -155,7 +155,7 @@ def test_the_paper_generator_has_lras_statistics():
     of the share below it.
     """
     n, bound = 3_000, 3.3 * math.sqrt(2 / 3_000)
-    expressions = draw(n, SETTINGS["paper"], seed=11)
+    expressions = draw_expressions(n, SETTINGS["paper"], seed=11)
     lengths, labels = list(map(len, expressions)), list(expressions.values())
     assert statistics.mean(lengths) == pytest.approx(1_038, abs=bound * statistics.stdev(lengths))
     assert sum(length < 966 for length in lengths) / n == pytest.approx(0.5, abs=bound * 0.5)
@@ -364,7 +364,7 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
         for row, label in zip(part.inputs, part.labels, strict=True)
     ] == pairs
     (empty_folder / "basic_test.tsv").unlink()
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
     with pytest.raises(FileNotFoundError, match=r"basic_test\.tsv"):
         listops.load_listops("paper", 0)
 
@@ -375,12 +375,12 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
 def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
     made = listops.load_listops("smoke", 3)
     assert len(list(empty_folder.iterdir())) == 1
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
     with monkeypatch.context() as without:
         without.setattr(listops, "draw", None)  # must not be needed any more
         assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
     monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
     listops.load_listops("smoke", 3)
     assert len(list(empty_folder.iterdir())) == 2  # changed settings have a file of their own
 
@@ -397,7 +397,7 @@ def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage)
             damage
         ]
     )
-    listops._pool.cache_clear()
+    listops._load_pool.cache_clear()
     with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is written again"):
         again = listops.load_listops("smoke", 3)
     assert rows_of(again.train) == rows_of(made.train)
