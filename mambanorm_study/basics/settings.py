@@ -85,9 +85,16 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
+# Minutes that a study trains runs on new seeds, if none are given.
+DEFAULT_MINUTES = 4.0
+
 # Environment variable that a study sets in the notebook kernels that it starts. Several kernels run
 # at the same time, each on some of the cores.
 KERNEL = "MAMBANORM_KERNEL"
+
+# Value of the variable KERNEL in a study that has trained its fresh runs: the notebooks train no
+# further ones.
+STORED_ONLY = "stored"
 
 
 def default_fresh_seeds() -> int:

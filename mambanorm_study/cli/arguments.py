@@ -157,6 +157,18 @@ def whole_number(minimum: int, maximum: float = inf) -> Callable[[str], int]:
     return convert
 
 
+def fresh(text: str) -> int | str:
+    """Return "all", or the number of fresh seeds in a text."""
+    return text if text == "all" else whole_number(0, 100)(text)
+
+
+def minutes(text: str) -> float:
+    """Return the number of minutes in a text such as `4` or `0.5`."""
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text):
+        raise ValueError(f"{brief(text)} is no number of minutes such as 4 or 0.5")
+    return float(text)
+
+
 def workers(text: str) -> int | str:
     """Return "auto" for the text "auto", or the number of workers for a text such as "4"."""
     return text if text == "auto" else whole_number(0)(text)

@@ -7,7 +7,12 @@ import os
 from pathlib import Path
 
 from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import STUDY_SCALE, check_source, default_scale
+from mambanorm_study.basics.settings import (
+    DEFAULT_MINUTES,
+    STUDY_SCALE,
+    check_source,
+    default_scale,
+)
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, report_failed
@@ -27,11 +32,21 @@ from mambanorm_study.cli.printing import may_train, report_failed
     ),
     arg.option(
         "--fresh",
-        type=arg.whole_number(0, 100),
+        type=arg.fresh,
         metavar="N",
         help=(
             "number of new seeds on which each compared arm is trained, in addition to recorded "
-            "runs (default: MAMBANORM_FRESH, else 1)"
+            "runs (default: MAMBANORM_FRESH, else 1); all: one seed, however long it takes"
+        ),
+    ),
+    arg.option(
+        "--minutes",
+        type=arg.minutes,
+        default=DEFAULT_MINUTES,
+        metavar="M",
+        help=(
+            "train as many of the runs on new seeds as end within M minutes; the next study trains "
+            f"further ones (default: {DEFAULT_MINUTES:g})"
         ),
     ),
     arg.NOTEBOOKS,
@@ -45,6 +60,7 @@ from mambanorm_study.cli.printing import may_train, report_failed
         "--scale smoke --out /tmp/report",
         "--seeds 8 --dry-run",
         "--notebooks 03,05_combination --tasks digits",
+        "--minutes 15",
     ),
 )
 def study(options: argparse.Namespace) -> int:
@@ -54,8 +70,9 @@ def study(options: argparse.Namespace) -> int:
     # the notebooks read these environment variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
+    minutes = None if options.fresh == "all" else options.minutes
     if options.fresh is not None:
-        os.environ["MAMBANORM_FRESH"] = str(options.fresh)
+        os.environ["MAMBANORM_FRESH"] = "1" if options.fresh == "all" else str(options.fresh)
     plan = plan_study(
         options.scale,
         options.tasks,
@@ -76,7 +93,11 @@ def study(options: argparse.Namespace) -> int:
     from mambanorm_study.report import study as report
 
     outcomes = report.run_study(
-        plan, scheduler=options.scheduler, workers=options.workers, out_dir=options.out
+        plan,
+        scheduler=options.scheduler,
+        workers=options.workers,
+        out_dir=options.out,
+        minutes=minutes,
     )
     return int(any(outcome.problem for outcome in outcomes))
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ import psutil
 from jupyter_client.manager import AsyncKernelManager
 from papermill.exceptions import PapermillExecutionError
 from tqdm.auto import tqdm
-from traitlets import Int
+from traitlets import Int, Unicode
 from traitlets.config import Config
 
 from mambanorm_study.basics.atomic import write_text
-from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
+from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, STORED_ONLY, WORK
+from mambanorm_study.basics.text import spell
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
@@ -39,6 +40,8 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# Seconds after which the progress bar is drawn anew, in a terminal and in a log file.
+TERMINAL_REFRESH_S, LOG_REFRESH_S = 1.0, 60.0
 # Silence papermill's log of an error, because the outcome has the error.
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
@@ -47,17 +50,35 @@ def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[Note
     """Execute notebooks, at most MAX_KERNELS at a time, write them into `out_dir`, and return their
     outcomes in the order of `paths`.
 
-    An interrupt leaves unfinished notebooks' files in `out_dir` unchanged.
+    The notebooks read the fresh runs in the store and train no further ones. An interrupt leaves
+    unfinished notebooks' files in `out_dir` unchanged.
     """
     cores = machine.cores()
     at_once = max(1, min(MAX_KERNELS, cores, len(paths)))
-    pool, outcomes = ThreadPoolExecutor(at_once), {}
-    futures = {pool.submit(_execute, path, parameters, cores // at_once): path for path in paths}
+    pool, starts, outcomes = ThreadPoolExecutor(at_once), {}, {}
+
+    def run(path: Path) -> nbformat.NotebookNode:
+        starts[path] = time.monotonic()
+        return _execute(path, parameters, cores // at_once, STORED_ONLY)
+
+    futures = {pool.submit(run, path): path for path in paths}
+    unfinished = set(futures)
+    bar_format = "{desc} |{bar}| {n_fmt}/{total_fmt}, {elapsed}{postfix}"
+    refresh_s = TERMINAL_REFRESH_S if sys.stderr.isatty() else LOG_REFRESH_S
     try:
-        for future in tqdm(as_completed(futures), desc="notebooks", total=len(paths)):
-            path = futures[future]
-            outcomes[path] = _write(future.result(), path, out_dir)
-            tqdm.write(str(outcomes[path]))
+        with tqdm(desc="notebooks", total=len(paths), bar_format=bar_format) as bar:
+            while unfinished:
+                ended, unfinished = wait(unfinished, refresh_s, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    path = futures[future]
+                    outcomes[path] = _write(future.result(), path, out_dir)
+                    tqdm.write(str(outcomes[path]))
+                running = {p.stem: start for p, start in starts.items() if p not in outcomes}
+                now = time.monotonic()
+                bar.set_postfix_str(
+                    ", ".join(f"{name} for {spell(now - start)}" for name, start in running.items())
+                )
+                bar.update(len(ended))
     finally:  # after an interrupt no kernel may keep running, and no thread may wait for one
         pool.shutdown(wait=False, cancel_futures=True)
         while any(future.running() for future in futures):
@@ -83,11 +104,14 @@ def _write(nb: nbformat.NotebookNode, source: Path, out_dir: Path) -> NotebookOu
     return read_outcome(path)
 
 
-def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.NotebookNode:
+def _execute(
+    path: Path, parameters: dict | None, threads: int = 0, mode: str = "1"
+) -> nbformat.NotebookNode:
     """Return the executed notebook. If a cell failed, `metadata.papermill.error` has the error, and
     the cells after this cell are not executed.
 
     threads: the number of threads of the kernel; 0 means the number in the environment variables.
+    mode: the value of the environment variable KERNEL in the notebook's kernel.
     """
     # run in the notebook's folder, as JupyterLab does, but write no files into an installed package
     working_dir = path.resolve().parent if CHECKOUT or KIT not in path.resolve().parents else WORK
@@ -97,7 +121,7 @@ def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.
         in_and_out = [
             str(name).replace("{", "{{").replace("}", "}}") for name in (path.resolve(), out)
         ]
-        kernel, error = {"threads": threads}, ""
+        kernel, error = {"threads": threads, "mode": mode}, ""
         if os.name == "posix" and len(temp_dir) < 90:
             # sockets instead of TCP, because kernels that start at the same time may choose the
             # same port; the path of a socket may have about 100 characters
@@ -128,12 +152,13 @@ class Kernel(AsyncKernelManager):
     """A kernel manager that starts the kernel with the Python of this process."""
 
     threads = Int(0, help="0 means the number in the environment variables").tag(config=True)
+    mode = Unicode("1", help="the value of the environment variable KERNEL").tag(config=True)
 
     async def start_kernel(self, **options: Any) -> None:
         """Start the kernel with the environment variables that a notebook of the study needs."""
         env = dict(os.environ)
         env.pop("MPLBACKEND", None)  # with a backend for scripts, cells would show no figures
-        env[KERNEL] = "1"
+        env[KERNEL] = self.mode
         if CHECKOUT:  # the package in the checkout may not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.threads:

@@ -3,9 +3,9 @@
 This module does not import Jupyter, so that a dry run is quick.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from mambanorm_study.basics.settings import study_scale
@@ -13,7 +13,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.runs.grid import check_names, check_task, unique
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, usable_tasks
-from mambanorm_study.tables.replication import runs_to_train
+from mambanorm_study.tables.replication import fresh_configs, unrecorded
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class StudyPlan:
     paths: list[Path]  # the notebooks to execute, in teaching order
     left_out: list[str]  # names of the notebooks that use none of `tasks`
     configs: list[RunConfig]  # all runs that the notebooks read
-    # notebook → runs to train on this machine: runs that are not recorded, and runs on new seeds
+    # runs on new seeds and the like, which are trained as far as the study has time, in this order
+    optional: list[RunConfig]
+    # notebook → runs to train on this machine: runs that are not recorded, and optional runs
     to_train: dict[str, list[RunConfig]]
 
     @property
@@ -60,10 +62,40 @@ def plan_study(
     paths = [path for path in paths if path.stem not in left_out]
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     configs = unique(chain.from_iterable(runs.values()))
-    to_train = {
-        name: runs_to_train(configs_of, runs_dir, draw=draw) for name, configs_of in runs.items()
+    required = {name: unrecorded(configs_of) for name, configs_of in runs.items()}
+    optional = {
+        name: fresh_configs(configs_of, runs_dir=runs_dir, draw=draw)
+        for name, configs_of in runs.items()
     }
-    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
+    for name in optional:
+        if optional[name] and NOTEBOOKS[name].trains_itself:
+            optional[name] = runs[name]
+    return StudyPlan(
+        scale,
+        tasks,
+        seeds,
+        runs_dir,
+        paths,
+        left_out,
+        configs,
+        optional=most_instructive_first(optional),
+        to_train={name: unique(required[name] + optional[name]) for name in runs},
+    )
+
+
+def most_instructive_first(fresh: Mapping[str, Sequence[RunConfig]]) -> list[RunConfig]:
+    """Return the fresh runs of all notebooks in the order in which a study trains them.
+
+    The arms of each notebook's main comparison (`Notebook.first_arms`) come first, then one run of
+    each notebook in turn.
+
+    fresh: notebook → its fresh runs.
+    """
+    first = [
+        c for name, configs in fresh.items() for c in configs if c.arm in NOTEBOOKS[name].first_arms
+    ]
+    rest = chain.from_iterable(zip_longest(*fresh.values()))
+    return unique(config for config in chain(first, rest) if config is not None)
 
 
 def is_left_out(

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mambanorm.kernels.warm import warm_up
 from mambanorm.norms import NORMS
 from mambanorm_study.basics.atomic import writable_folder, write_text
-from mambanorm_study.basics.settings import WORK, check_source
-from mambanorm_study.basics.text import spell
+from mambanorm_study.basics.settings import DEFAULT_MINUTES, WORK, check_source
+from mambanorm_study.basics.text import number_text, plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.execute import execute
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
@@ -23,9 +24,11 @@ from mambanorm_study.report.page import (
 )
 from mambanorm_study.report.plan import StudyPlan
 from mambanorm_study.runs import machine
+from mambanorm_study.runs.cluster import count_workers
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.store import missing_runs, runs_dir as store_dir
 from mambanorm_study.runs.sweep import sweep
+from mambanorm_study.tables.budget import plan_budget
 from mambanorm_study.tasks import TASKS
 
 
@@ -35,12 +38,14 @@ def run_study(
     scheduler: str | None = None,
     workers: int | str = "auto",
     out_dir: str | Path | None = None,
+    minutes: float | None = DEFAULT_MINUTES,
 ) -> list[NotebookOutcome]:
     """Train the missing runs, execute the notebooks, write the report, and return the outcomes.
 
-    scheduler, workers: see `sweep`. out_dir: None means reports/<scale>. A run or a notebook that
-    fails raises no error; the outcome of the notebook reports the failure. Raises OSError, before
-    anything is trained, if `out_dir` cannot be written to.
+    minutes: the time in which as many of the plan's optional runs are trained as fit; None means
+    that all are trained. scheduler, workers: see `sweep`. out_dir: None means reports/<scale>. A
+    run or a notebook that fails raises no error; the outcome of the notebook reports the failure.
+    Raises OSError, before anything is trained, if `out_dir` cannot be written to.
     """
     start = time.monotonic()
     for name in plan.left_out:
@@ -49,11 +54,10 @@ def run_study(
     facts = study_facts(plan.scale, check_source(), plan.configs, plan.tasks)
 
     warm_up()  # compile the kernels once instead of in every worker and notebook
+    engine = {"scheduler": scheduler, "workers": workers, "runs_dir": plan.runs_dir}
     missing = missing_runs(plan.configs_to_train, plan.runs_dir)
-    failed_ids = set()
-    if missing:
-        frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=plan.runs_dir)
-        failed_ids = set(frame.run_id[frame.status == "failed"])
+    failed_ids = train_runs(plan, engine, minutes)
+    n_left_out = len(missing_runs(missing, plan.runs_dir)) - len(failed_ids)
 
     parameters = {
         "scale": plan.scale,
@@ -73,12 +77,37 @@ def run_study(
     earlier_outcomes = [read_outcome(path) for path in earlier if path.is_file()]
 
     n_runs = len(unique([*plan.configs, *plan.configs_to_train]))
-    n_trained = len(missing) - len(failed_ids)
-    facts["Training runs"] = f"{n_runs}, of which {n_trained or 'none'} trained this time"
+    n_trained = len(missing) - len(failed_ids) - n_left_out
+    facts["Training runs"] = (
+        f"{n_runs - n_left_out}, of which {n_trained or 'none'} trained this time"
+    )
+    if n_left_out:
+        facts["Left out"] = (
+            f"{plural(n_left_out, 'fresh run')}, because they would not have ended within "
+            f"{number_text(minutes)} minutes of training: the next study trains them, or --minutes"
+        )
+        print(f"Left out: {facts['Left out']}")
     facts["Total time"] = spell(time.monotonic() - start)
     index = write_report(outcomes + earlier_outcomes, out_dir, facts)
     print(f"The report is at {index.as_uri()}")
     return outcomes
+
+
+def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -> set[str]:
+    """Train the missing runs of a study: the required runs, then the optional runs that end within
+    `minutes`. Return the run_ids of the failed runs.
+
+    engine: the arguments scheduler, workers and runs_dir of `sweep`.
+    """
+    optional = missing_runs(plan.optional, plan.runs_dir)
+    required = [c for c in missing_runs(plan.configs_to_train, plan.runs_dir) if c not in optional]
+    frames = [sweep(required, **engine)] if required else []
+    if optional:
+        n_workers = count_workers(optional, engine["workers"], engine["scheduler"])
+        budget = plan_budget(optional, minutes, n_workers, plan.runs_dir)
+        print(budget.sentence())
+        frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=budget.limit))
+    return {run_id for frame in frames for run_id in frame.run_id[frame.status == "failed"]}
 
 
 # Value of --source → sentence of the report on where the runs come from.

@@ -14,15 +14,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from mambanorm_study.basics.atomic import write_text
-from mambanorm_study.basics.text import digits, plural, spell
+from mambanorm_study.basics.text import number_text, plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine, recorded_results
 from mambanorm_study.runs.pace import default_seconds
 from mambanorm_study.runs.store import check_store
 from mambanorm_study.tables.plan import training_seconds
-
-# Minutes of training in a study if none are given.
-DEFAULT_MINUTES = 4.0
 
 # The name of the file in a store that holds the probes: machine → task → speed.
 SPEED_FILE = ".speeds.json"
@@ -49,7 +46,7 @@ class Budget:
         ends = [total / self.workers for total in accumulate(self.seconds.values())]
         limit = math.inf if self.limit is None else self.limit
         n_fit = sum(end <= limit for end in ends)
-        speed = f"This machine trains at {digits(self.speed)} × the recorded speed"
+        speed = f"This machine trains at {number_text(self.speed)} × the recorded speed"
         if n_fit == len(ends):
             return f"{speed}: {plural(n_fit, 'fresh run')} in about {spell(ends[-1])}"
         return (

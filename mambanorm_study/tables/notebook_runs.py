@@ -177,17 +177,24 @@ class Notebook:
     runs.
 
     task_kinds: () if the notebook does not depend on the tasks of the study. runs: None if the
-    notebook has no runs.
+    notebook has no runs. first_arms: the arms of the notebook's main comparison, which a study
+    trains first. trains_itself: True if the notebook trains its runs even if they are recorded.
     """
 
     question: str
     task_kinds: tuple[str, ...] = ()
     runs: Callable[[NotebookRuns], list[RunConfig]] | None = None
+    first_arms: tuple[str, ...] = ()
+    trains_itself: bool = False
 
 
 NOTEBOOKS = {
     "00_start_here": Notebook(
-        "what is this, what do I need, what does one run look like?", ("values",), _start_here_runs
+        "what is this, what do I need, what does one run look like?",
+        ("values",),
+        _start_here_runs,
+        first_arms=("RMSN>SSM>None", "RMSN>SSM>GN"),
+        trains_itself=True,
     ),
     "01_normalization": Notebook(
         "what does each norm compute, over which axes, and what does it cost?"
@@ -197,37 +204,49 @@ NOTEBOOKS = {
         "the same norm before and after: which type?",
         SEQUENCES,
         lambda study: study.runs(TYPE_ARMS, study.tasks_of(SEQUENCES)),
+        first_arms=("None>SSM>None", "LN>SSM>LN"),
     ),
     "04_position": Notebook(
         "before or after the SSM?",
         SEQUENCES,
         lambda study: study.runs(POSITION_ARMS, study.tasks_of(SEQUENCES)),
+        first_arms=("BN>SSM>None", "None>SSM>BN"),
     ),
     "05_combination": Notebook(
         "which pair?",
         SEQUENCES,
         lambda study: study.runs(GRID_ARMS, study.grid_tasks() or study.tasks_of(SEQUENCES)),
+        first_arms=("RMSN>SSM>None", "RMSN>SSM>BN"),
     ),
-    "06_normvary": Notebook("can the norm be learned?", SEQUENCES, _normvary_runs),
+    "06_normvary": Notebook(
+        "can the norm be learned?",
+        SEQUENCES,
+        _normvary_runs,
+        first_arms=("RMSN>SSM>GN", "NormVary>SSM>GN"),
+    ),
     "07_diagnostics": Notebook(
         "why does it work?",
         SEQUENCES,
         lambda study: grid(figure_9_arms("BN"), scale=study.small_run_scale, seeds=1),
+        first_arms=tuple(map(str, figure_9_arms("BN"))),
     ),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",
         SEQUENCES,
         _validation_runs,
+        first_arms=("RMSN>SSM>None", "NormVary>SSM>GN"),
     ),
     "09_vision": Notebook(
         "does it hold for images?",
         ("vision",),
         lambda study: study.runs([*GRID_ARMS, *NORMVARY_ARMS], study.tasks_of(["vision"])),
+        first_arms=("None>SSM>None", "BN>SSM>BN"),
     ),
     "10_autonorm": Notebook(
         "can a network choose its norm token by token, in a Transformer and in Mamba?",
         ("vision", "table"),
         _autonorm_runs,
+        first_arms=("AutoNorm", "FrozenLN", "FrozenDyT"),
     ),
     "11_choosing": Notebook("which norm when, and which mistakes are common?"),
     "12_verdicts": Notebook("every claim, every verdict, one page: what holds, and what to take"),
@@ -236,6 +255,7 @@ NOTEBOOKS = {
         "these models' authors say",
         SEQUENCES,
         _beyond_runs,
+        first_arms=("RMSN>SSM>None", "RMSN>SSM>None+gated:RMSN"),
     ),
     "14_clinic": Notebook("your own Mamba goes NaN: where does it begin, and what cures it?"),
     "15_your_norm": Notebook(

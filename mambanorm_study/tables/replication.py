@@ -5,6 +5,7 @@ If nothing but the seed differs, a new run of an arm lies inside the 95 % predic
 arm's recorded runs nineteen times in twenty.
 """
 
+import os
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +17,13 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import write_text
-from mambanorm_study.basics.settings import STUDY_SCALE, check_source, default_fresh_seeds
+from mambanorm_study.basics.settings import (
+    KERNEL,
+    STORED_ONLY,
+    STUDY_SCALE,
+    check_source,
+    default_fresh_seeds,
+)
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM
 from mambanorm_study.runs import recorded_results, store
@@ -135,12 +142,19 @@ def fresh_configs(
 ) -> list[RunConfig]:
     """Return each config of `configs_to_replicate` once with each fresh seed. draw: see
     `fresh_seeds`.
+
+    In a notebook that a study executes, only the configs whose runs are stored are returned: the
+    study has already trained as many as it has time for.
     """
     replicated = configs_to_replicate(configs, source)
     if not replicated:
         return []
     seeds = fresh_seeds(runs_dir, draw=draw)
-    return [config.but(seed=seed) for seed in seeds for config in replicated]
+    fresh = [config.but(seed=seed) for seed in seeds for config in replicated]
+    if os.environ.get(KERNEL) != STORED_ONLY:
+        return fresh
+    missing = store.missing_runs(fresh, runs_dir)
+    return [config for config in fresh if config not in missing]
 
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
@@ -170,15 +184,11 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     return table.assign(lies=np.select(conditions, [status, "untold", "below", "above"], "inside"))
 
 
-def runs_to_train(
-    configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True
-) -> list[RunConfig]:
-    """Return the configs that have to be trained on this machine: those that are not recorded, and
-    the configs of `fresh_configs`.
+def unrecorded(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """Return the configs that have to be trained on this machine, because they are not recorded.
 
-    draw: see `fresh_seeds`. Raises ValueError if the environment's source is "recorded" and a
-    config of STUDY_SCALE is not recorded. Configs of other scales that are not recorded are trained
-    even then.
+    Raises ValueError if the environment's source is "recorded" and a config of STUDY_SCALE is not
+    recorded. Configs of other scales that are not recorded are trained even then.
     """
     configs, source = unique(configs), check_source()
     study_configs = [config for config in configs if config.scale == STUDY_SCALE]
@@ -186,5 +196,4 @@ def runs_to_train(
         recorded_results.recorded_runs(study_configs)  # raises ValueError for a missing run
     scales = () if source == "trained" else {config.scale for config in configs}
     ids = recorded_results.recorded_ids(scales)
-    missing = [config for config in configs if config.run_id not in ids]
-    return missing + fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
+    return [config for config in configs if config.run_id not in ids]

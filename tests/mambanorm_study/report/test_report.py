@@ -32,6 +32,7 @@ from mambanorm_study.report.notebooks import find_notebooks, read_outcome
 from mambanorm_study.report.page import key_lines, markdown
 from mambanorm_study.report.plan import plan_study
 from mambanorm_study.report.study import run_study, write_report
+from mambanorm_study.tables import budget
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PARAMETERS = """\
@@ -192,6 +193,26 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     page = (out / "index.html").read_text()
     assert "Title of 01_a" in page  # from the first time
     assert re.search(r", executed 20\d\d-\d\d-\d\d \d\d:\d\d UTC", page)
+
+
+def test_a_study_leaves_out_what_it_has_no_time_for_and_says_so(
+    small_study, tmp_path, capsys, monkeypatch
+):
+    """And its notebooks train no further runs."""
+    monkeypatch.setattr(budget, "training_seconds", lambda _: 9e9)
+    options = dict(out_dir=tmp_path / "out", workers=0)
+    plan = plan_study("smoke")
+    plan = replace(plan, optional=plan.to_train["01_a"][1:])
+    run_study(plan, **options, minutes=0.5)
+    said, page = capsys.readouterr().out, (tmp_path / "out" / "index.html").read_text()
+    assert "about 0 of 1 fresh run fit in 30 s (--minutes " in said
+    assert "1, of which 1 trained this time" in page
+    for text in (said, page):
+        assert "1 fresh run, because" in text
+        assert "within 0.5 minutes of training" in text
+    run_study(plan, **options, minutes=None)
+    assert "2, of which 1 trained this time" in (tmp_path / "out" / "index.html").read_text()
+    assert "Left out" not in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_a_plan_refuses_unknown_names(small_study):

@@ -141,6 +141,22 @@ def test_the_last_missing_run_has_the_result_it_has_among_others(two_workers, tm
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("on_workers", [False, True])
+def test_a_run_that_would_end_too_late_is_left_out_and_the_next_sweep_trains_it(
+    on_workers, two_workers, store
+):
+    configs = [smoke(steps=2, seed=seed) for seed in range(4)]
+    expected = dict(zip([c.run_id for c in configs], (1.0, 9e9, 1.0, 1.0)))
+    where = dict(client=two_workers) if on_workers else dict(workers=0)
+    where |= dict(runs_dir=store, progress=False)
+    frame = sweep(configs, **where, expected=expected, seconds=600)
+    assert list(frame.seed) == [0, 2, 3]
+    assert set(frame.status) == {"ok"}
+    assert missing_runs(configs, store) == [configs[1]]
+    assert sweep(configs[1:2], **where, seconds=0).empty
+    assert list(sweep(configs, **where).seed) == [0, 1, 2, 3]
+
+
 def test_kernels_are_compiled_and_runs_timed_whatever_the_caller_has_set():
     with torch.no_grad(), torch.device("meta"):
         warm_up()

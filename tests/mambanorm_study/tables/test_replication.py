@@ -6,6 +6,7 @@ import pytest
 
 import mambanorm_study as study
 from mambanorm_study import answers
+from mambanorm_study.basics.settings import KERNEL, STORED_ONLY
 from mambanorm_study.runs import recorded_results
 from mambanorm_study.runs.recorded_results import grid_at_recorded_lr, recorded, recorded_lr
 from mambanorm_study.tables import experiments, replication
@@ -104,6 +105,18 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
         assert config.but(seed=recorded_seed).run_id in known
 
 
+def test_the_notebooks_of_a_study_read_fresh_runs_and_train_none(tmp_path, monkeypatch):
+    asked = study.notebook_runs("evening", RECORDED_TASKS[:1], source="auto")["03_type"]
+    fresh = replication.fresh_configs(asked, runs_dir=tmp_path)
+    monkeypatch.setenv(KERNEL, STORED_ONLY)
+    monkeypatch.setattr(
+        replication.store, "missing_runs", lambda configs, _: [c for c in configs if c != fresh[1]]
+    )
+    assert replication.fresh_configs(asked, runs_dir=tmp_path) == [fresh[1]]
+    monkeypatch.setenv(KERNEL, "1")
+    assert replication.fresh_configs(asked, runs_dir=tmp_path) == fresh
+
+
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
     frame = recorded("evening")
     for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
@@ -143,10 +156,10 @@ def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
     assert len({c.seed for c in trained}) == 3
 
 
-def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(tmp_path, monkeypatch):
+def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(monkeypatch):
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
     asked = study.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
     with pytest.raises(ValueError, match="not in the recorded results"):
-        replication.runs_to_train(asked, tmp_path)
+        replication.unrecorded(asked)
     small = study.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
-    assert replication.runs_to_train(small, tmp_path) == small
+    assert replication.unrecorded(small) == small
