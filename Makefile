@@ -2,33 +2,35 @@
 PYTHON ?= python3
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
-.PHONY: study test lab setup bench notebooks lint clean
+.PHONY: study test lab setup bench notebooks lint clean help
+.PRECIOUS: .venv/installed-%
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make study   install, execute every notebook on trained models beside runs of your own, write reports/evening/index.html"
 	@echo "make test    install, run every test and every notebook (at scale smoke)"
 	@echo "make lab     install, open the notebooks in JupyterLab"
-	@echo "make setup   install only"
+	@echo "make setup   install what make study needs"
 	@echo "make bench   install, measure scan, step and norms beside their peers (12 minutes)"
 	@echo "make notebooks  execute the committed notebooks in place"
 	@echo "make lint    ruff, and the types of mambanorm/ (mypy)"
 
-setup: .venv/installed
+setup: .venv/installed-study
 
-.venv/installed: pyproject.toml constraints.txt
+# the groups of packages in pyproject.toml: what a command needs is installed when it is first called
+.venv/installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "mambanorm needs Python 3.11 or newer, found %d.%d: say make PYTHON=python3.11" % v[:2])'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$*]"
 	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # as pip does, but on every core
 	@touch $@
 
 study: setup
-	$(BIN)/mambanorm study
+	$(BIN)/mambanorm study $(if $(MINUTES),--minutes $(MINUTES))
 
 # two workers of two threads each: threads that spin while they wait take the cores from those they wait for
 test: export OMP_WAIT_POLICY ?= passive
-test: setup
+test: .venv/installed-dev
 	$(BIN)/python -m mambanorm.kernels.warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
 
@@ -36,14 +38,13 @@ test: setup
 notebooks: setup
 	$(BIN)/jupyter nbconvert --to notebook --execute --ExecutePreprocessor.record_timing=False --inplace notebooks/*.ipynb
 
-lab: setup
+lab: .venv/installed-lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
-bench: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+bench: setup .venv/installed-bench
 	$(BIN)/mambanorm bench
 
-lint: setup
+lint: .venv/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 clean:

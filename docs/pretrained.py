@@ -6,7 +6,7 @@ docs/pretrained.md shows the diagnosis of this folder.
     python docs/pretrained.py mamba-130m-random                          # 129 million weights
     python docs/pretrained.py mamba-tiny-random --layers 2 --width 32    # the same model, tiny
 
-Needs transformers, which `make setup` installs. The first folder takes 517 MB.
+Needs transformers, which `make test` installs. The first folder takes 517 MB.
 """
 
 import argparse

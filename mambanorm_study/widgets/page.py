@@ -58,7 +58,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise ValueError(
             "the page of explorers needs voila, which is not installed here: pip install voila, or "
-            "make setup"
+            "make lab"
         ) from error
 
     class Server(Voila):

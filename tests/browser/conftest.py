@@ -25,7 +25,7 @@ FLAGS = (
 def browser():
     """Return Chromium for the tests of one file, as Playwright keeps an event loop running."""
     playwright = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is not installed: make setup"
+        "playwright.sync_api", reason="Playwright is not installed: make test"
     )
     paths = [os.environ.get("MAMBANORM_CHROMIUM"), *map(shutil.which, NAMES)]
     path = next((path for path in paths if path), None)
