@@ -42,6 +42,7 @@ from mambanorm_study.basics.settings import ROOT
 RESULTS = Path(__file__).with_name("results")
 LEASES = (
     "lease or died or one_process or user or dies or line or shown_to or full_disk or goes_on_from"
+    " or another_store"
 )
 ROOMS = {
     "norms": (
@@ -67,6 +68,7 @@ ROOMS = {
         (
             "tests/mambanorm_study/runs/test_sweep.py",
             "tests/mambanorm_study/runs/test_training_state.py",
+            "tests/mambanorm_study/runs/test_store.py",
             f"-k={LEASES}",
         ),
     ),

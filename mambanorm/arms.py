@@ -130,7 +130,7 @@ class Arm(_Fields):
 
     @property
     def further_notation(self) -> str:
-        """The norms at further sites as an arm writes them, `+B:RMSN+gated:LN`; "" if none."""
+        """The norms at sites other than N₁ and N₂, such as `+B:RMSN+gated:LN`; "" if none."""
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 

@@ -132,7 +132,7 @@ class NormCard(CardFacts):
     def _repr_png_(self) -> bytes | None:
         """Return the figure of the scores as PNG, None if there are no scores.
 
-        The study's report shows this figure as the picture of a notebook.
+        The study's report shows one picture per notebook; of a notebook with a card, this figure.
         """
         return self._figure()._repr_png_() if self.scores else None
 

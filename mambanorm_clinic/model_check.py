@@ -208,7 +208,7 @@ def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
     """Yield a Symptom if the order is convolution or nn.Linear, activation, norm (BN, IN or GN).
 
-    This is check 4 of the guide (S4 in docs/sources.md).
+    This is check 4 of the guide (source S4 in docs/sources.md).
     """
     source = norm.source
     if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
@@ -311,7 +311,7 @@ def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
     """Yield one Symptom if norms would use running statistics that no batch has updated yet.
 
-    This is check 6 of the guide (S4 in docs/sources.md).
+    This is check 6 of the guide (source S4 in docs/sources.md).
     """
     norms = {
         path: module
@@ -340,7 +340,7 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
     """Yield one Symptom if the output for a row depends on other rows of the batch or on dropout.
 
-    This is check 7 of the guide (S4 in docs/sources.md), for a model that is about to predict.
+    This is check 7 of the guide (source S4 in docs/sources.md), for a model before it predicts.
     runs: all calls of norms in one pass.
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))

@@ -301,7 +301,7 @@ class Watched:
             if grad is not None:
                 batch.grad_rms[depth] = torch.linalg.vector_norm(grad.float()) / root
 
-        if not value.is_leaf:  # if the layer returns a weight, a hook would stay on the weight
+        if not value.is_leaf:  # not on a weight that the layer returns: the hook would stay there
             value.register_hook(keep_gradient)
 
     def _after_forward(self, _model: nn.Module, _args: tuple, output: object) -> None:

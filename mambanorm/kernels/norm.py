@@ -194,9 +194,9 @@ class _TokenNorm(torch.autograd.Function):
 def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean m and the centred second moment v of each row and channel, and x again.
 
-    m and v (B, 1, D) are computed over the valid positions. Afterwards use the returned x, not the
-    original: then one loop adds the gradient of x through m and v and its gradient through the
-    later operations.
+    m and v (B, 1, D) are computed over the valid positions. Use the returned x in later operations
+    instead of the original x: then one loop sums the two gradients of x, the one through m and v
+    and the one through the later operations.
     """
     return _Moments.apply(x, lengths)
 

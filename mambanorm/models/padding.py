@@ -12,8 +12,8 @@ def move_padding_to_end(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tens
     lengths (B,): number of valid positions of each row. order (B, L): the positions of the given x
     in their new order, for `restore_order`. attention_mask (B, L): 1 or True at valid positions, 0
     or False at padding, which may be before or after the valid positions. Raises ValueError for a
-    mask with a wrong shape or device; on the CPU also for other values, for a row without a valid
-    position, and for padding between valid positions.
+    mask with a wrong shape or device. On the CPU it also raises ValueError for values other than 0
+    and 1, for a row without a valid position, and for padding between valid positions.
     """
     check_tensor("attention_mask", attention_mask, "(B, L)")
     check_tensor("x", x, "(B, L, …)")

@@ -1,6 +1,6 @@
 """The operations of a block. All fused code is called inside one of these operations.
 
-    scan.py        selective_scan, as in mamba-ssm; low_rank_scan, which computes Δ from dt itself
+    scan.py        selective_scan, as in mamba-ssm; low_rank_scan, which takes dt and computes Δ
     conv_gate.py   conv_silu, the convolution with its SiLU; gated, y·SiLU(z)
     layers.py      a block's layers: fused if plain, called if wrapped by LoRA or hooked
     reference.py   the scan's equations as a readable loop

@@ -268,7 +268,9 @@ def record_results(
     path: Path | None = None,
     **sweep_options: Any,
 ) -> Path:
-    """Train and record the parts one after the other, and return the path of the results' file.
+    """Train and record the parts of the recording one after the other.
+
+    Return the path of the results' file.
 
     path: the file; by default data/results/<scale>.parquet. It is written after each part, and a
     second call continues with the next part. Runs that are in the file or in the kit's recorded

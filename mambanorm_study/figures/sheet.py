@@ -80,8 +80,8 @@ def _draw_card(ax: Axes, entry: NormEntry) -> None:
 def equation(entry: NormEntry) -> list[str]:
     """Return the equation of a norm and then its conditions, each as LaTeX between dollar signs.
 
-    An equation that already has dollar signs, because it mixes words and LaTeX, is the only item of
-    the list and unchanged.
+    The result is a list of texts. If the equation already has dollar signs, because it mixes words
+    and LaTeX, the list has only the unchanged equation.
     """
     if "$" in entry.equation:
         return [entry.equation]

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     name: str
     comparison: Any
     word: str
-    text: str  # the word as it is printed, such as "no gain of a point"
+    text: str  # the verdict as it is printed, such as "no gain of a point"
     note: str
 
 

@@ -1,7 +1,7 @@
 """Explorers for the notebooks and for `mambanorm explore`: a few controls above one picture.
 
 explorers.py   Explorer: controls, the picture that they change, and a PNG for static pages
-               explore_norms: what a norm does, which cells it uses, and its invariances
+               explore_norms: what a norm does, which elements it uses, and its invariances
                explore_block: an arm with norms at any site, its parameters and recorded accuracy
                explore_scan: what the states of an SSM keep of the input
 page.py        all explorers on one page, served to this machine only

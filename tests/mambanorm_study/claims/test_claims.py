@@ -4,6 +4,8 @@ out.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -469,6 +471,16 @@ def test_two_arms_are_compared_by_the_same_two_marks(points, word):
     row = compare_arms(PROPOSAL, ORIGINAL, Evidence(frame), "digits")
     assert (row.word, row.n, row.comparison) == (word, 16, "NormVary→GN − RMSN→None")
     assert compare_arms("IN>SSM>IN", ORIGINAL, Evidence(frame), "digits").why == "not tuned: IN→IN"
+
+
+def test_two_arms_of_language_models_are_compared_in_bits():
+    configs = tuned_and_tested([PROPOSAL, ORIGINAL], "pydoc", 16)
+    frame = planted_frame(rows_of(configs), {PROPOSAL: 9.0}, sd=0.4)
+    nats = math.log(2) * (2.5 - frame.test_accuracy)  # 9 points are 0.09 bits
+    frame = frame.assign(test_loss=nats, best_val_loss=nats, chance_loss=5.0)
+    row = compare_arms(PROPOSAL, ORIGINAL, Evidence(frame), "pydoc")
+    assert (row.word, row.n, row.unit) == ("better", 16, "bits a character")
+    assert row.effect == pytest.approx(0.09, abs=0.01)
 
 
 # what is printed beside a word
