@@ -16,7 +16,7 @@ multiple comparisons.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,27 +80,42 @@ def norm_card(
     Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that
     registers no norm. If a run cannot be trained, no error is raised; the card reports the failure.
     """
-    name, scale, against = find_norm(norm), study_scale(scale), str(Arm.parse(against))
-    tasks = _check_card_tasks(tasks, scale, against)
-    test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
-    card = _measure_norm(NormCard(name, scale, tasks, test_seeds, against))
+    card = _measured_card(norm, tasks, seeds, study_scale(scale), str(Arm.parse(against)))
     if train and card.behaviour:
         card = replace(card, untrained=_train_missing_runs(card, runs_dir, engine))
-    known = known_runs(scale, runs_dir)
-    rows, scores = [], {}
+    known = known_runs(card.scale, runs_dir)
+    evidences = {}
     for task in usable_tasks(card):
         runs = known[known.task == task]
         if seeds is not None and not isinstance(seeds, int):
             runs = select_test_seeds(runs, card.seeds[task])
-        evidence = Evidence(runs, scale)
-        rows += comparison_rows(card, task, evidence)
-        scores[task] = score_table(card.arms.values(), task, evidence)
-    scores = {task: table for task, table in scores.items() if len(table)}
-    training = training_table(card, known)
-    card = replace(card, training=training, verdicts=pd.DataFrame(rows), scores=scores)
+        evidences[task] = Evidence(runs, card.scale)
+    card = _with_results(card, known, evidences)
     if out is not None:
         card.save(out)
     return card
+
+
+def _measured_card(
+    norm: str, tasks: str | Iterable[str] | None, seeds: Any, scale: str, against: str
+) -> NormCard:
+    """Return the card of a norm without results of runs. norm, tasks, seeds: see `norm_card`."""
+    name, tasks = find_norm(norm), _check_card_tasks(tasks, scale, against)
+    test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
+    return _measure_norm(NormCard(name, scale, tasks, test_seeds, against))
+
+
+def _with_results(
+    card: NormCard, known: pd.DataFrame, evidences: Mapping[str, Evidence]
+) -> NormCard:
+    """Return a copy of the card with the results of known runs. evidences: task → its evidence."""
+    rows, scores = [], {}
+    for task in usable_tasks(card):
+        rows += comparison_rows(card, task, evidences[task])
+        scores[task] = score_table(card.arms.values(), task, evidences[task])
+    scores = {task: table for task, table in scores.items() if len(table)}
+    training = training_table(card, known)
+    return replace(card, training=training, verdicts=pd.DataFrame(rows), scores=scores)
 
 
 def find_norm(norm: str) -> str:
@@ -198,7 +213,11 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
     """
     if names is None:
         names = [name for name, entry in NORMS.items() if entry.built_in and name != "None"]
-    return [norm_card(name, scale=scale, train=False) for name in names]
+    scale = study_scale(scale)
+    known = known_runs(scale)
+    evidences = {task: Evidence(known[known.task == task], scale) for task in card_tasks(scale)}
+    cards = [_measured_card(name, None, None, scale, REFERENCE) for name in names]
+    return [_with_results(card, known, evidences) for card in cards]
 
 
 # --------------------------------------------------------------------------------------------------

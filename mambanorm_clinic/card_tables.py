@@ -4,7 +4,7 @@ An arm is a choice of norms for a block, such as RMSN>SSM>None. The arms of a ca
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,20 @@ def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
     """Return the arm with the best validation score among the tuned arms that do not contain the
     card's norm, None if there is no such arm.
     """
-    with suppress(ValueError):
-        for arm in ranking(evidence, task).arm:
-            if (card.same or card.name) not in Arm.parse(arm).norms:
-                return arm
+    for arm in _ranked_arms(evidence, task):
+        if (card.same or card.name) not in Arm.parse(arm).norms:
+            return arm
     return None
+
+
+# cached, because the cards of all built-in norms share their evidence
+@lru_cache(maxsize=8)
+def _ranked_arms(evidence: Evidence, task: str) -> list[str]:
+    """Return the tuned arms, that with the best validation score first; [] if there are none."""
+    try:
+        return ranking(evidence, task).arm.tolist()
+    except ValueError:
+        return []
 
 
 def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFrame:

@@ -9,7 +9,7 @@ and "S2" a source (docs/sources.md).
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from math import inf
 from typing import Any, Self
@@ -185,16 +185,20 @@ class RunConfig:
     @cached_property
     def run_id(self) -> str:
         """The hash of the config and SCHEMA, which is also the name of the run's folder."""
-        return run_id_of(asdict(self))
+        return run_id_of(self.values())
 
     @property
     def role(self) -> str:
         """Use of the seed: "tune" (seeds 100…199), "select" (200…299) or "test" (all others)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
+    def values(self) -> dict[str, Any]:
+        """Return a map from each field to its value."""
+        return {name: getattr(self, name) for name in NAMES}
+
     def to_json(self) -> str:
         """Return the config as JSON."""
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(self.values(), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -219,7 +223,7 @@ class RunConfig:
 
         Raises TypeError for an unknown field.
         """
-        return RunConfig.from_dict({**asdict(self), **changes})
+        return RunConfig.from_dict({**self.values(), **changes})
 
 
 NAMES = [field.name for field in fields(RunConfig)]
@@ -239,7 +243,7 @@ def run_id_of(values: dict[str, Any]) -> str:
     hashed = {
         name: value
         for name, value in values.items()
-        if LATER_DEFAULTS.get(name) != json.dumps(value)
+        if name not in LATER_DEFAULTS or LATER_DEFAULTS[name] != json.dumps(value)
     }
     canonical = json.dumps({"schema": SCHEMA, **hashed}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ from typing import Any
 from mambanorm.arms import PRESETS, Arm
 from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.settings import check_scale, default_scale
-from mambanorm_study.config import RunConfig, check_seed
+from mambanorm_study.config import RunConfig, check_seed, run_id_of
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
@@ -52,8 +52,15 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
-    """Return the run_id of `base_config` with these values; `changes`: pairs (field, value)."""
-    return base_config(task, scale, arm=arm, lr=lr, seed=seed, **dict(changes)).run_id
+    """Return the run_id of `base_config` with these values; `changes` are pairs (field, value)."""
+    return run_id_of({**_setting(task, scale, arm, changes), "lr": lr, "seed": seed})
+
+
+@lru_cache(maxsize=1_000)
+def _setting(
+    task: str, scale: str, arm: str, changes: tuple[tuple[str, Any], ...]
+) -> dict[str, Any]:
+    return base_config(task, scale, arm=arm, **dict(changes)).values()
 
 
 def relative_cost(config: RunConfig) -> float:

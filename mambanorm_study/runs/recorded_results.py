@@ -12,7 +12,6 @@ The run frame holds no weights and no learning curves.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -229,7 +228,7 @@ def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
         rows["score"] = -rows.best_val_loss.where(rows.status != "diverged", rows.chance_loss)
     choices = {}
     for arm, runs in rows.dropna(subset="score").groupby("arm", sort=False):
-        setting = asdict(base_config(task, path.stem, arm=arm))
+        setting = base_config(task, path.stem, arm=arm).values()
         run_ids = [
             run_id_of({**setting, "lr": lr, "seed": seed})
             for lr, seed in zip(runs.lr, runs.seed, strict=True)

@@ -12,13 +12,11 @@ from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 from torch import nn
 
 import mambanorm as mn
-import mambanorm_study as study
 from mambanorm_study.answers import first_steps as answers
 from mambanorm_study.lessons import invariance, preprocessing, state_space, trained
 from mambanorm_study.lessons.trained import fit
 from mambanorm_study.report.notebook_page import to_html
 from mambanorm_study.report.notebooks import read_outcome
-from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks.base import Split
 
 # preprocessing
@@ -130,28 +128,6 @@ def test_the_small_vgg_is_trained_on_paired_seeds(tmp_path, monkeypatch):
     assert frame.equals(trained.batch_norm_curves("smoke", 2, runs_dir=tmp_path / "one"))
     with pytest.raises(TypeError):
         trained.batch_norm_curves("smoke", 3, runs_dir=tmp_path / "one")
-
-
-def test_measurements_are_stored_until_the_code_changes(tmp_path):
-    asked, code = [], tmp_path / "lesson.py"
-    code.write_text("first")
-
-    def one_seed(seed):
-        asked.append(seed)
-        return [dict(value=float(torch.rand(())), threads=torch.get_num_threads())]
-
-    def measured():
-        return load_or_measure(".there", "a name", one_seed, (0, 1), digest_of(code), tmp_path)
-
-    state, frame = torch.get_rng_state(), measured()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert frame.equals(measured())
-    assert asked == [0, 1]
-    assert (set(frame.threads), frame.seed.tolist(), frame.value.nunique()) == ({1}, [0, 1], 2)
-    code.write_text("second")
-    assert measured().equals(frame)  # measured again, on the same seeds
-    assert asked == [0, 1] * 2
-    assert study.load_runs(tmp_path).empty
 
 
 def test_neighbours_cannot_be_told_by_counting_and_the_label_is_right():
