@@ -85,7 +85,8 @@ def check_frame(
         )
     if frame.empty:
         raise ValueError(
-            "the run frame holds no runs: train some first (mambanorm_study.sweep), or loosen the filter"
+            "the run frame holds no runs: train some first (mambanorm_study.sweep), "
+            "or loosen the filter"
         )
 
 
