@@ -1,6 +1,6 @@
 """Comparisons of arms: the N1 × N2 grid, paired differences, and one norm among all norms.
 
-`fresh` is a run frame of the reader's own runs, from `mambanorm.replicate`.
+`fresh` is a run frame of the reader's own runs, from `mambanorm_study.replicate`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,7 @@
 """Figures of test accuracy with one panel per task; a panel shows each arm's mean and seeds.
 
-`fresh` is a run frame of the reader's own runs (`mambanorm.replicate`), drawn as white diamonds.
+`fresh` is a run frame of the reader's own runs (`mambanorm_study.replicate`), which are drawn as
+white diamonds.
 """
 
 from collections.abc import Mapping, Sequence

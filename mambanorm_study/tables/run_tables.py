@@ -81,11 +81,12 @@ def check_frame(
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise ValueError(
-            f"the run frame lacks the columns {', '.join(missing)}: see mambanorm.load_runs"
+            f"the run frame lacks the columns {', '.join(missing)}: see mambanorm_study.load_runs"
         )
     if frame.empty:
         raise ValueError(
-            "the run frame holds no runs: train some first (mambanorm.sweep), or loosen the filter"
+            "the run frame holds no runs: train some first (mambanorm_study.sweep), "
+            "or loosen the filter"
         )
 
 

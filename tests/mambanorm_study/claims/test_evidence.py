@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mambanorm_study.claims import judge, needed
-from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence, Runs
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.grid import grid
 from mambanorm_study.runs.recorded_results import recorded, recorded_lr
@@ -208,7 +208,18 @@ def test_an_evidence_that_is_read_once_says_the_same_as_the_frame():
     assert Evidence(read).lr(PROPOSAL, "digits") == MIDDLE
 
 
+def test_an_array_that_lacks_an_arm_counts_no_failures():
+    runs = Runs(PAIR, (52, 53), columns=dict(diverged=np.array([[1, 0]])))
+    with pytest.raises(ValueError, match="shorter"):
+        runs.failure_counts()
+
+
 # what is missing, and what no run can have
+
+
+def test_runs_that_are_no_frame_are_refused():
+    with pytest.raises(TypeError, match="must be a DataFrame"):
+        Evidence([dict(run_id=1)], SCALE)
 
 
 def test_what_a_frame_lacks_is_named_and_never_guessed():

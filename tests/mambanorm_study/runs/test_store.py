@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import mambanorm_study as study
@@ -150,6 +151,11 @@ def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder, monk
     with pytest.warns(UserWarning, match="task must be the name of a task") as said:
         assert len(load_runs()) == 0
     assert all(str(one.message).isprintable() for one in said)
+
+
+def test_the_curves_have_no_column_that_is_an_index(folder):
+    schema = pq.read_schema(folder / "curves.parquet")
+    assert schema.pandas_metadata["index_columns"] == []
 
 
 def test_a_missing_file_is_named(folder):

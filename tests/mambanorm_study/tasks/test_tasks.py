@@ -377,7 +377,7 @@ def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
     assert len(list(empty_folder.iterdir())) == 1
     listops._load_pool.cache_clear()
     with monkeypatch.context() as without:
-        without.setattr(listops, "draw", None)  # must not be needed any more
+        without.setattr(listops, "draw_expressions", None)  # must not be needed any more
         assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
     monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
     listops._load_pool.cache_clear()
