@@ -67,13 +67,17 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
     without test runs are left out. Columns: arm; mean (over seeds, of the test accuracy in per cent
     or, on a language task, of minus the test loss in bits per character).
     """
-    column, rows = compared_column(task)[0], []
-    for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *arms]):
-        runs = evidence.runs_of_arms([arm], task)
-        if not runs.missing:
-            rows.append((arm, runs.columns[column].mean()))
-    table = pd.DataFrame(rows, columns=["arm", "mean"])
+    names = dict.fromkeys([*tuned_arms(kind_of(task)), *arms])
+    rows = [(arm, _mean_score(evidence, task, arm)) for arm in names]
+    table = pd.DataFrame(rows, columns=["arm", "mean"]).dropna()
     return table.sort_values("mean", ascending=False, ignore_index=True)
+
+
+@lru_cache(maxsize=512)  # cached as `_ranked_arms` is
+def _mean_score(evidence: Evidence, task: str, arm: str) -> float:
+    """Return the mean score of an arm; NaN if it has no tuning runs or no test runs."""
+    runs = evidence.runs_of_arms([arm], task)
+    return np.nan if runs.missing else float(runs.columns[compared_column(task)[0]].mean())
 
 
 def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:

@@ -273,8 +273,8 @@ def _aligned(
         return Runs(arms, missing="no seed has all of these runs")
     sorted_seeds = sorted(map(int, seeds))
     rows = [runs_of_arm.set_index("seed").loc[sorted_seeds] for runs_of_arm in runs]
-    columns = {}
-    for name in rows[0].columns.drop(["task", "arm"]):
-        dtype = object if name == "run_id" else float
-        columns[name] = np.stack([runs_of_arm[name].to_numpy(dtype) for runs_of_arm in rows])
+    numeric = rows[0].columns.drop(["run_id", "task", "arm"])
+    values = np.stack([runs_of_arm[numeric].to_numpy(float) for runs_of_arm in rows], axis=-1)
+    columns = {name: values[:, number].T for number, name in enumerate(numeric)}
+    columns["run_id"] = np.stack([runs_of_arm.run_id.to_numpy(object) for runs_of_arm in rows])
     return Runs(arms, tuple(sorted_seeds), tuple(lrs), columns)

@@ -135,7 +135,9 @@ def test_what_a_task_tells_agrees_with_its_data(task, tmp_path, monkeypatch):
 def test_a_large_batch_is_timed_in_part_and_counted_whole(monkeypatch):
     rows = []
     monkeypatch.setattr(plan_module, "POSITIONS_TIMED", 3 * 64)
-    monkeypatch.setattr(Shape, "random_inputs", lambda self, n: rows.append(n) or torch.zeros(n, 64, 1))
+    monkeypatch.setattr(
+        Shape, "random_inputs", lambda self, n: rows.append(n) or torch.zeros(n, 64, 1)
+    )
     small = base_config("digits", "smoke", batch_size=3)
     step_s, saved = measured_step(small)
     large_step_s, large_saved = measured_step(small.but(batch_size=30))
