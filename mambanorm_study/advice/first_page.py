@@ -12,6 +12,7 @@ and the picture of the README. GitHub Pages can serve this page.
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 
 import pandas as pd
@@ -203,9 +204,15 @@ def not_fresh_note(frame: pd.DataFrame | None = None) -> str:
 
 
 def _evidence(frame: pd.DataFrame | None) -> Evidence:
-    if frame is None and recorded_path(STUDY_SCALE).is_file():
-        frame = recorded(STUDY_SCALE)
+    path = recorded_path(STUDY_SCALE)
+    if frame is None and path.is_file():
+        return _recorded_evidence(path.stat().st_mtime_ns)
     return Evidence(frame, STUDY_SCALE)
+
+
+@lru_cache(maxsize=1)  # a changed file has another time
+def _recorded_evidence(_mtime_ns: int) -> Evidence:
+    return Evidence(recorded(STUDY_SCALE), STUDY_SCALE)
 
 
 def _judged_rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:

@@ -15,7 +15,7 @@ pages.py            the verdicts as text and tables
 calibration.py      error rates of the rule in simulated studies
 """
 
-from mambanorm_study.claims.evidence import VERSION
+from mambanorm_study.claims.evidence import VERSION, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS, find_claim
 from mambanorm_study.claims.plan import (
     TRAINED_TASKS,

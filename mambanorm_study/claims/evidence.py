@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -82,6 +82,18 @@ class Runs:
         return comparison.offset + weights @ self.columns[comparison.column]
 
 
+class _Arrays(NamedTuple):
+    """Runs of one arm, sorted by seed, as arrays: seeds (n,), values (n, columns), run_ids (n,).
+
+    names: the names of the columns.
+    """
+
+    seeds: np.ndarray
+    names: tuple[str, ...]
+    values: np.ndarray
+    run_ids: np.ndarray
+
+
 class Evidence:
     """The runs of a run frame, in which `judge` finds the runs of an arm, task and learning rate.
 
@@ -126,6 +138,8 @@ class Evidence:
         self.tasks = sorted(set(self.runs.task))
         self._runs_of_arm: dict[tuple, pd.DataFrame] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
+        self._arrays: dict[tuple, _Arrays] = {}
+        self._best_lrs: dict[tuple, list[float]] = {}
 
     def seeds(self, task: str) -> tuple[int, ...]:
         """Return all seeds on which the frame has runs of a task."""
@@ -160,7 +174,9 @@ class Evidence:
         key = (arm, task, self.changes)
         if key not in self._tuned:
             table = self._validation(arm, task, self.changes)
-            self._tuned[key] = table if len(table) else self._validation(arm, task, ())
+            if self.changes and not len(table):
+                table = Evidence(self, changes={}).validation_scores(arm, task)
+            self._tuned[key] = table
         return self._tuned[key]
 
     def _validation(self, arm: str, task: str, changes: tuple) -> pd.DataFrame:
@@ -183,9 +199,13 @@ class Evidence:
         A diverged run has the score of chance. Of equally good learning rates the smaller one ranks
         first.
         """
-        means = self.validation_scores(arm, task).mean().dropna().round(9)
-        best_first = means.sort_values(ascending=False, kind="stable").index
-        return float(best_first[rank]) if len(best_first) > rank else None
+        key = (arm, task, self.changes)
+        if key not in self._best_lrs:
+            means = self.validation_scores(arm, task).mean().dropna().round(9)
+            best_first = means.sort_values(ascending=False, kind="stable").index
+            self._best_lrs[key] = best_first.tolist()
+        best_lrs = self._best_lrs[key]
+        return best_lrs[rank] if len(best_lrs) > rank else None
 
     # methods that return the runs of several arms
 
@@ -209,16 +229,20 @@ class Evidence:
         lrs: one learning rate for each arm.
         """
         arms = tuple(arms)
-        arm_tables = [self.runs_of_arm(arm, task, self.changes) for arm in arms]
-        runs = [
-            runs_of_arm[runs_of_arm.lr == lr]
-            for runs_of_arm, lr in zip(arm_tables, lrs, strict=True)
-        ]
+        runs = [self._arrays_of_arm(arm, lr, task) for arm, lr in zip(arms, lrs, strict=True)]
         seeds = _shared_seeds(runs)
         test_seeds = set(filter(is_test_seed, seeds))
         if self.tuning or not test_seeds:
             return _aligned(arms, runs, set(filter(is_tuning_seed, seeds)), lrs)
         return _aligned(arms, runs, test_seeds, lrs)
+
+    def _arrays_of_arm(self, arm: str, lr: float, task: str) -> _Arrays:
+        """Return the runs of an arm at a learning rate, on all seeds."""
+        key = (arm, lr, task, self.changes)
+        if key not in self._arrays:
+            runs = self.runs_of_arm(arm, task, self.changes)
+            self._arrays[key] = _arrays(runs[runs.lr == lr])
+        return self._arrays[key]
 
     def runs_of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
         """Return the runs of the given arms on a task, at the learning rates of the claim."""
@@ -230,6 +254,7 @@ class Evidence:
         runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
         if claim.runs == "ladder":
             runs = [self._best_run_per_seed(runs_of_arm, task) for runs_of_arm in runs]
+        runs = list(map(_arrays, runs))
         seeds = _shared_seeds(runs)
         if claim.runs in ("growth", "failing"):  # claims about what precedes a failure of None→None
             failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
@@ -253,28 +278,40 @@ class Evidence:
         return pd.concat(rows) if rows else runs.iloc[:0].assign(reach=np.nan)
 
 
-def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
-    return set.intersection(*(set(runs_of_arm.seed) for runs_of_arm in runs))
+def _arrays(runs: pd.DataFrame) -> _Arrays:
+    runs = runs.sort_values("seed")
+    numeric = runs.columns.drop(["run_id", "task", "arm", "seed"])
+    return _Arrays(
+        runs.seed.to_numpy(int),
+        tuple(numeric),
+        runs[numeric].to_numpy(float),
+        runs.run_id.to_numpy(),
+    )
+
+
+def _shared_seeds(runs: Sequence[_Arrays]) -> set[int]:
+    return set.intersection(*(set(arrays.seeds.tolist()) for arrays in runs))
 
 
 def _aligned(
-    arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
+    arms: tuple[str, ...], runs: list[_Arrays], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
     """Return the given runs on these seeds as a `Runs`, whose arrays have the shape (arms, seeds).
 
-    runs: one DataFrame for each arm. lrs: one learning rate for each arm, or ().
+    runs: the runs of each arm. lrs: one learning rate for each arm, or ().
     """
     if not seeds:
         missing_arms = [
-            label(arm) for arm, runs_of_arm in zip(arms, runs, strict=True) if runs_of_arm.empty
+            label(arm) for arm, arrays in zip(arms, runs, strict=True) if not len(arrays.seeds)
         ]
         if missing_arms:
             return Runs(arms, missing=f"not run: {', '.join(missing_arms)}")
         return Runs(arms, missing="no seed has all of these runs")
-    sorted_seeds = sorted(map(int, seeds))
-    rows = [runs_of_arm.set_index("seed").loc[sorted_seeds] for runs_of_arm in runs]
-    numeric = rows[0].columns.drop(["run_id", "task", "arm"])
-    values = np.stack([runs_of_arm[numeric].to_numpy(float) for runs_of_arm in rows], axis=-1)
-    columns = {name: values[:, number].T for number, name in enumerate(numeric)}
-    columns["run_id"] = np.stack([runs_of_arm.run_id.to_numpy(object) for runs_of_arm in rows])
+    sorted_seeds = sorted(seeds)
+    rows = [np.searchsorted(arrays.seeds, sorted_seeds) for arrays in runs]
+    values = np.stack([arrays.values[row] for arrays, row in zip(runs, rows, strict=True)])
+    columns = {name: values[..., number] for number, name in enumerate(runs[0].names)}
+    columns["run_id"] = np.stack(
+        [arrays.run_ids[row] for arrays, row in zip(runs, rows, strict=True)]
+    )
     return Runs(arms, tuple(sorted_seeds), tuple(lrs), columns)

@@ -42,7 +42,7 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
 
 
-def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
+def comparisons_by_steps(frame: pd.DataFrame | Evidence, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Return how the comparison that decides a verdict changes with the number of training steps,
     as a DataFrame with one row for each claim about tuned arms, task and number of steps that was
     run.
@@ -51,12 +51,12 @@ def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.Da
     of BUDGETS), steps, word (the verdict on the comparison), comparison, effect, low, high, n,
     smallest and unit (see `Row`). Claims that were run with only one number of steps are omitted.
     """
-    evidence = Evidence(frame, scale)
-    rows = []
+    evidence, rows = Evidence(frame, scale), []
+    steps_of_task = evidence.runs.groupby("task").steps.agg(set)
     for claim in CLAIMS.values():
         if claim.runs == "tuned":
             for task in tasks_of(claim, evidence.tasks, scale):
-                rows += _budget_rows(claim, task, evidence, set(frame.steps[frame.task == task]))
+                rows += _budget_rows(claim, task, evidence, steps_of_task[task])
     columns = ["claim", "task", "share", "steps", "word", "comparison", "effect", "low", "high"]
     return pd.DataFrame(rows, columns=[*columns, "n", "smallest", "unit"])
 

@@ -7,6 +7,7 @@ Its result is a verdict, such as "supported".
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
@@ -120,9 +121,17 @@ def seeds_to_tell(
     smallest: the smallest effect of interest. lower, upper: see `interval`.
     """
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
-    error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
-    above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
+    error = np.std(differences, ddof=1) / np.sqrt(n)
+    above_zero = mean > _margins(lower) * error
     # the interval ends below `smallest`, so the verdict is "no gain" or "opposite"
-    below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
+    below_smallest = smallest - mean > _margins(upper) * error
     enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None
+
+
+@lru_cache(maxsize=64)
+def _margins(level: float) -> np.ndarray:
+    """Return, for n = FEWEST to 10,000 seeds, how many standard errors the mean must lie from a
+    bound so that the interval excludes the bound in four of five cases.
+    """
+    return special.ndtri(0.8) - special.stdtrit(np.arange(FEWEST, 10_001) - 1, level)

@@ -60,7 +60,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
                                     lowered the loss by at least SMALLEST_BITS); else 0
     steepness                       the absolute value of the column growth (see summaries.py)
 
-    Further columns: run_id, task, arm, seed, lr, diverged, protocol and SUMMARIES. Raises
+    Further columns: run_id, task, arm, seed, lr, diverged, protocol, steps and SUMMARIES. Raises
     ValueError if the language models of one task were trained on different texts.
     """
     runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))]
@@ -80,6 +80,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
         chance=accuracy.chance.mask(is_text, bits.chance_loss),
         late=(is_late & ~diverged).astype(float),
         protocol=numbers.protocol,
+        steps=numbers.steps,
         steepness=numbers.growth.abs(),
     )
     for name in CORRUPTED:
