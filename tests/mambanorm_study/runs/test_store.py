@@ -174,7 +174,7 @@ def test_another_store_than_the_default_one_gets_all_files_of_a_run(store, tmp_p
     other.mkdir()
     remains = resume_dir(config, other)
     remains.mkdir()
-    train_and_store(config, other)
+    train_and_store(config, other, checkpoint_every_s=0)
     assert find_run(config, other) is not None
     assert not remains.exists()
     assert not store.exists()
