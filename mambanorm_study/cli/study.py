@@ -13,7 +13,7 @@ from mambanorm_study.basics.settings import (
     check_source,
     default_scale,
 )
-from mambanorm_study.basics.text import plural
+from mambanorm_study.basics.text import number_text, plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, report_failed
 
@@ -83,7 +83,11 @@ def study(options: argparse.Namespace) -> int:
     )
     if options.out:
         writable_folder(options.out, "the report")
-    if not may_train(plan.configs_to_train, options):
+    limited = minutes is not None and not options.dry_run
+    if not may_train(plan.required if limited else plan.configs_to_train, options):
+        if plan.optional and minutes is not None:
+            n_runs = plural(len(plan.optional), "run")
+            print(f"{n_runs} of these only as far as {number_text(minutes)} minutes allow")
         names = ", ".join(path.stem for path in plan.paths)
         n_read = len(set(plan.configs) - set(plan.configs_to_train))
         print(f"{plural(n_read, 'recorded run')} would be read")

@@ -33,6 +33,11 @@ class StudyPlan:
     to_train: dict[str, list[RunConfig]]
 
     @property
+    def required(self) -> list[RunConfig]:
+        """The runs to train however long they take, because the notebooks need them."""
+        return [config for config in self.configs_to_train if config not in self.optional]
+
+    @property
     def configs_to_train(self) -> list[RunConfig]:
         """All runs to train on this machine, without duplicates."""
         return unique(chain.from_iterable(self.to_train.values()))

@@ -99,8 +99,9 @@ def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -
 
     engine: the arguments scheduler, workers and runs_dir of `sweep`.
     """
-    optional = missing_runs(plan.optional, plan.runs_dir)
-    required = [c for c in missing_runs(plan.configs_to_train, plan.runs_dir) if c not in optional]
+    required, optional = (
+        missing_runs(configs, plan.runs_dir) for configs in (plan.required, plan.optional)
+    )
     frames = [sweep(required, **engine)] if required else []
     if optional:
         n_workers = count_workers(optional, engine["workers"], engine["scheduler"])

@@ -14,6 +14,7 @@ import pytest
 import mambanorm as mn
 import mambanorm_study as study
 from mambanorm_study.basics.settings import SCALES
+from mambanorm_study.cli import arguments
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import check_seeds
 from mambanorm_study.tables import notebook_runs
@@ -299,3 +300,20 @@ def test_debug_shows_where_an_error_comes_from(capsys, monkeypatch):
     monkeypatch.setenv("MAMBANORM_DEBUG", "")
     assert main(["runs", "--debug", "--tasks", "digit"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "minutes"), [("4", 4.0), ("0.5", 0.5), ("1440", 1440.0)])
+def test_minutes_are_any_number(text, minutes):
+    assert arguments.minutes(text) == minutes
+    assert arguments.fresh("all") == "all"
+    assert arguments.fresh("3") == 3
+
+
+@pytest.mark.parametrize("text", ["", "-1", "four", "1e3", "inf", "4 min"])
+def test_what_is_no_number_of_minutes_is_refused(text, capsys):
+    with pytest.raises(ValueError, match="no number of minutes such as 4 or 0.5"):
+        arguments.minutes(text)
+    assert main(["study", f"--minutes={text}", "--dry-run"]) == 2
+    assert "--minutes" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="whole number"):
+        arguments.fresh("ALL")
