@@ -52,7 +52,7 @@ def test_recorded_measurements_are_what_the_code_gives(tmp_path, monkeypatch):
     again = trained.parts_of_a_block("quick", [0], runs_dir=tmp_path)
     # on another processor sums are added in another order, and trained models differ a little
     assert list(again.columns) == list(curves.columns)
-    assert (again.accuracy - curves.accuracy).abs().mean() < 0.03
+    assert (again.test_accuracy - curves.test_accuracy).abs().mean() < 0.03
 
 
 def test_what_is_recorded_comes_back_as_it_was_measured(tmp_path, monkeypatch):
