@@ -38,6 +38,8 @@ test: .venv/installed-dev
 notebooks: setup
 	$(BIN)/jupyter nbconvert --to notebook --execute --ExecutePreprocessor.record_timing=False --inplace notebooks/*.ipynb
 
+# notebooks import torch before the kit, which would set it (mambanorm/__init__.py)
+lab: export GOMP_SPINCOUNT ?= 1000
 lab: .venv/installed-lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
