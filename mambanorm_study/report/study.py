@@ -57,7 +57,6 @@ def run_study(
     engine = {"scheduler": scheduler, "workers": workers, "runs_dir": plan.runs_dir}
     missing = missing_runs(plan.configs_to_train, plan.runs_dir)
     failed_ids = train_runs(plan, engine, minutes)
-    n_left_out = len(missing_runs(missing, plan.runs_dir)) - len(failed_ids)
 
     parameters = {
         "scale": plan.scale,
@@ -76,17 +75,7 @@ def run_study(
     earlier = [out_dir / path.name for path in find_notebooks() if path not in plan.paths]
     earlier_outcomes = [read_outcome(path) for path in earlier if path.is_file()]
 
-    n_runs = len(unique([*plan.configs, *plan.configs_to_train]))
-    n_trained = len(missing) - len(failed_ids) - n_left_out
-    facts["Training runs"] = (
-        f"{n_runs - n_left_out}, of which {n_trained or 'none'} trained this time"
-    )
-    if n_left_out:
-        facts["Left out"] = (
-            f"{plural(n_left_out, 'fresh run')}, because they would not have ended within "
-            f"{number_text(minutes)} minutes of training: the next study trains them, or --minutes"
-        )
-        print(f"Left out: {facts['Left out']}")
+    facts |= training_facts(plan, missing, failed_ids, minutes)
     facts["Total time"] = spell(time.monotonic() - start)
     index = write_report(outcomes + earlier_outcomes, out_dir, facts)
     print(f"The report is at {index.as_uri()}")
@@ -109,6 +98,27 @@ def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -
         print(budget.sentence())
         frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=budget.limit))
     return {run_id for frame in frames for run_id in frame.run_id[frame.status == "failed"]}
+
+
+def training_facts(
+    plan: StudyPlan, missing: Sequence[RunConfig], failed_ids: set[str], minutes: float | None
+) -> dict[str, str]:
+    """Return the facts on the trained runs and on those that were left out, label → text. Print the
+    latter, too.
+
+    missing: the runs that were missing before the training.
+    """
+    n_left_out = len(missing_runs(missing, plan.runs_dir)) - len(failed_ids)
+    n_runs = len(unique([*plan.configs, *plan.configs_to_train])) - n_left_out
+    n_trained = len(missing) - len(failed_ids) - n_left_out
+    facts = {"Training runs": f"{n_runs}, of which {n_trained or 'none'} trained this time"}
+    if n_left_out:
+        facts["Left out"] = (
+            f"{plural(n_left_out, 'fresh run')}, because they would not have ended within "
+            f"{number_text(minutes)} minutes of training: the next study trains them, or --minutes"
+        )
+        print(f"Left out: {facts['Left out']}")
+    return facts
 
 
 # Value of --source → sentence of the report on where the runs come from.
