@@ -35,8 +35,9 @@ def trace_training(worker) -> None:
         return train(config, checkpoint_every_s=CHECKPOINT_S, **options)
 
     def told(config, *more, **options):
-        train_and_store(config, *more, **options)
+        seconds = train_and_store(config, *more, **options)
         note("stored", config.run_id)
+        return seconds
 
     worker.train, worker.train_and_store = traced, told
 

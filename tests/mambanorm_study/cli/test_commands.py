@@ -199,7 +199,7 @@ LONG = {
     "sweep": ["sweep", "--grid", "type", *HOURS],
     "verdicts": ["verdicts", "--scale", "quick", "--seeds", "8"],
     "record": ["record", "--scale", "quick", "--seeds", "1"],
-    "study": ["study", "--scale", "quick", "--seeds", "8"],
+    "study": ["study", "--scale", "lab", "--seeds", "1", "--tasks", "digits"],
 }
 
 

@@ -638,21 +638,21 @@ def test_make_conda_and_binder_install_the_same_versions():
         if "==" in line
     )
     extras = project["optional-dependencies"]
-    names = [*project["dependencies"], *extras["study"], *extras["dev"]]
+    names = [*project["dependencies"], *extras["study"], *extras["lab"], *extras["dev"]]
     for wanted in (one for one in map(Requirement, names) if one.name != "mambanorm"):
         assert pins[wanted.name] in wanted.specifier, wanted.name
 
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert conda == [f"python{project['requires-python']}", "pip", {"pip": conda[-1]["pip"]}]
     assert conda[-1]["pip"] == ["--constraint constraints.txt", "--editable .[dev]"]
-    assert '-c constraints.txt -e ".[dev]"' in (ROOT / "Makefile").read_text()
+    assert '-c constraints.txt -e ".[$*]"' in (ROOT / "Makefile").read_text()
     lines = (ROOT / "binder" / "requirements.txt").read_text().splitlines()
     assert (
         [line for line in lines if not line.startswith("#")]
         == [
             "--extra-index-url https://download.pytorch.org/whl/cpu",
             "--constraint ../constraints.txt",  # pip looks for it from where the line stands, for the project from the root
-            "--editable .[study]",
+            "--editable .[lab]",
         ]
     )
     python = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
