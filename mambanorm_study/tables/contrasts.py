@@ -73,10 +73,10 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
     Columns: task, site, norm, arm, gain (mean over seeds), low and high (95 % t-interval), n (the
     number of seeds), per_seed (list of gains), unit. The gain is in percentage points; for language
     models it is the reduction of the test loss in bits per character. A diverged run counts as
-    chance.
+    chance. Tasks without MAMBA_ARM have no rows.
     """
-    rows = []
-    for task, runs in with_value(frame).groupby("task", sort=False):
+    rows, has_mamba = [], set(frame.task[frame.arm == str(MAMBA_ARM)])
+    for task, runs in with_value(frame[frame.task.isin(has_mamba)]).groupby("task", sort=False):
         sign, unit = (-1, "bits per character saved") if task in LANGUAGE_TASKS else (1, "points")
         mamba = by_seed(runs, task, str(MAMBA_ARM), "value")
         for arm in runs.arm.unique():

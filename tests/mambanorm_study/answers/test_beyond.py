@@ -59,8 +59,8 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
     assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(
         -40, abs=1
     )
-    with pytest.raises(ValueError, match="has no run on task"):
-        site_gains(runs[runs.arm != str(MAMBA_ARM)])
+    # a reader's own runs may lack the arm to compare with
+    assert site_gains(runs[runs.arm != str(MAMBA_ARM)]).empty
 
 
 def test_gains_of_a_language_model_are_bits():
