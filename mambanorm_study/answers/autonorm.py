@@ -102,6 +102,7 @@ def answer_on_choice(
         f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap_text(row.accuracy_gap)}; "
         f"difference in the change from clean images: {_gap_text(row.change_gap)}"
         for row in corrupted[corrupted.arm != "FrozenLN"].itertuples()
+        if len(row.accuracy_gap)
     ]
     lines += [
         f"- **{task}**: the best model on validation has {ratio:.2f} times the RMSE of boosted "

@@ -125,7 +125,7 @@ def against_reference(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.Da
     severities and seeds; change, `corrupted` minus the accuracy on clean images in percentage
     points; accuracy_gap, the arm's accuracy on corrupted images minus that of the reference arm;
     change_gap, the arm's change minus that of the reference arm. Each gap is a Series over seeds in
-    percentage points, which is empty for the reference arm itself.
+    percentage points, which is empty for the reference arm itself, and for all arms without it.
     """
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
@@ -134,6 +134,8 @@ def against_reference(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.Da
     rows = []
     for (task, kind), group in mean.groupby(["task", "kind"]):
         by_seed = 100 * group.pivot(index="seed", columns="arm", values=["accuracy", "change"])
+        if reference not in set(group.arm):  # no gap is known
+            by_seed[[("accuracy", reference), ("change", reference)]] = np.nan
         for arm in group.arm.unique():
             values = by_seed.xs(arm, axis=1, level="arm")
             gaps = values - by_seed.xs(reference, axis=1, level="arm")

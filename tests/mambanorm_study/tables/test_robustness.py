@@ -101,3 +101,16 @@ def test_latency_is_measured_for_one_row_and_for_a_batch():
     assert (table.low > 0).all()
     assert (table.low <= table.ms).all()
     assert np.isfinite(table.high).all()
+
+
+def test_without_the_reference_no_gap_is_told():
+    """A study may have had no time to train the reader's own FrozenLN."""
+    rows = [
+        dict(
+            run_id="a", task="t", arm="AutoNorm", seed=0, kind="noise", severity=s, accuracy=0.9 - s
+        )
+        for s in (0, 0.5)
+    ]
+    (row,) = robustness.against_reference(pd.DataFrame(rows)).itertuples()
+    assert (row.arm, len(row.accuracy_gap), len(row.change_gap)) == ("AutoNorm", 0, 0)
+    assert row.corrupted == pytest.approx(40)
