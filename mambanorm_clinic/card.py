@@ -74,7 +74,7 @@ def norm_card(
     "evening". against: the arm (the norms of a block, such as RMSN>SSM>None) with which the arms
     that contain the norm are compared. train: False means that recorded and stored runs are read
     and no run is trained. runs_dir: the run store. out: the folder to which the card is written;
-    None means that it is not written.
+    None writes no file.
     engine: the arguments scheduler, workers, client and progress of `sweep`.
 
     Raises ValueError for an unknown norm, task or scale, for a regression task, and for a file that

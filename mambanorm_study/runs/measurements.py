@@ -1,12 +1,14 @@
 """Measures small trainings that have no config, and stores the measurements.
 
-    data/results/measured.parquet                    recorded: one row per name, seed and digest,
-                                                     with the measured rows as JSON
-    <store>/<folder>/<name>-<seed>-<digest>.parquet  measured on this machine
+    data/results/measured.parquet   recorded: one row per name, seed and digest, with the measured
+                                    rows as JSON
+    <store>/<folder>/<name>-<seed>-<digest>-<version of torch>.parquet
+                                    measured on this machine
 
 The caller makes the digest from the code that measures (`digest_of`), so a measurement is repeated
-when this code has changed. The folder's name starts with a dot, so that the run store ignores the
-folder. `python -m mambanorm_study.runs.measurements STORE` records the measurements in a store.
+when this code has changed. A measurement on this machine is also repeated when torch has another
+version. The folder's name starts with a dot, so that the run store ignores the folder.
+`python -m mambanorm_study.runs.measurements STORE` records the measurements in a store.
 """
 
 import ast
@@ -51,7 +53,8 @@ def load_or_measure(
         if (folder, name, seed, digest) in recorded:
             frames.append(pd.DataFrame(json.loads(recorded[folder, name, seed, digest])))
             continue
-        path = store_dir(runs_dir) / folder / f"{name}-{seed}-{digest}.parquet"
+        file_name = f"{name}-{seed}-{digest}-{torch.__version__}.parquet"
+        path = store_dir(runs_dir) / folder / file_name
         if not path.is_file():
             with torch.random.fork_rng(devices=[]), exactly_threads(1):
                 torch.manual_seed(seed)
@@ -69,8 +72,9 @@ def _recorded_rows() -> dict[tuple, str]:
 
 
 def digest_of(*sources: Path | str) -> str:
-    """Return ten hex digits of a hash of sources: texts, or Paths of Python files, of which
-    comments on their own lines, docstrings and empty lines do not count.
+    """Return ten hex digits of a hash of sources, which are texts or Paths of Python files.
+
+    In a file, docstrings, empty lines and comments on lines of their own do not count.
     """
     texts = [source if isinstance(source, str) else _code(source) for source in sources]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
@@ -94,8 +98,8 @@ def record(store: Path, path: Path = RECORDED) -> None:
     """Write all measurements in a store to the file of recorded measurements."""
     origin = {"versions": versions(), "machine": machine(), "git_commit": git_commit()}
     rows = []
-    for file in sorted(store.glob(".*/*-*-*.parquet")):
-        name, seed, digest = file.stem.rsplit("-", 2)
+    for file in sorted(store.glob(f".*/*-*-*-{torch.__version__}.parquet")):
+        name, seed, digest, _ = file.stem.rsplit("-", 3)
         measured = json.dumps(pd.read_parquet(file).to_dict("records"), default=list)
         rows.append(
             {"folder": file.parent.name, "name": name, "seed": int(seed), "digest": digest}

@@ -1,4 +1,4 @@
-"""How long the runs of a sweep still take, judged by its runs that have ended."""
+"""Estimates how long a sweep still takes, from the times of the runs that have ended."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -41,10 +41,9 @@ class Pace:
 
     def seconds(self, config: RunConfig) -> float:
         """Return how long a run is expected to take on this machine, as busy as it is now."""
-        measured, expected = self._ended.get(config.task) or map(
-            sum, zip(*self._ended.values() or [(1.0, 1.0)], strict=True)
-        )
-        return self.expected[config.run_id] * measured / expected
+        times = [self._ended[config.task]] if config.task in self._ended else self._ended.values()
+        measured, expected = (sum(time[n] for time in times) for n in (0, 1))
+        return self.expected[config.run_id] * (measured / expected if expected else 1.0)
 
     def seconds_left(self, configs: Iterable[RunConfig], workers: int) -> float:
         """Return in how many seconds the sweep is expected to end: all of these runs have ended

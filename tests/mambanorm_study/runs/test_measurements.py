@@ -70,8 +70,8 @@ def test_what_is_recorded_comes_back_as_it_was_measured(tmp_path, monkeypatch):
     measurements._recorded_rows.cache_clear()
     assert again.drop(columns="losses").equals(frame.drop(columns="losses"))
     assert again.losses.tolist() == [list(value) for value in frame.losses]
-    kept = pd.read_parquet(tmp_path / "recorded.parquet")
-    assert {"versions", "machine", "git_commit"} < set(kept.columns)
+    recorded_file = pd.read_parquet(tmp_path / "recorded.parquet")
+    assert {"versions", "machine", "git_commit"} < set(recorded_file.columns)
 
 
 def test_texts_about_code_do_not_count(tmp_path):
@@ -84,11 +84,11 @@ def test_texts_about_code_do_not_count(tmp_path):
 
 
 def test_measurements_are_stored_until_the_code_changes(tmp_path):
-    asked, code = [], tmp_path / "lesson.py"
+    measured_seeds, code = [], tmp_path / "lesson.py"
     code.write_text("x = 1")
 
     def one_seed(seed):
-        asked.append(seed)
+        measured_seeds.append(seed)
         return [dict(value=float(torch.rand(())), threads=torch.get_num_threads())]
 
     def measured():
@@ -97,9 +97,9 @@ def test_measurements_are_stored_until_the_code_changes(tmp_path):
     state, frame = torch.get_rng_state(), measured()
     assert torch.equal(torch.get_rng_state(), state)
     assert frame.equals(measured())
-    assert asked == [0, 1]
+    assert measured_seeds == [0, 1]
     assert (set(frame.threads), frame.seed.tolist(), frame.value.nunique()) == ({1}, [0, 1], 2)
     code.write_text("x = 2")
     assert measured().equals(frame)  # measured again, on the same seeds
-    assert asked == [0, 1] * 2
+    assert measured_seeds == [0, 1] * 2
     assert study.load_runs(tmp_path).empty

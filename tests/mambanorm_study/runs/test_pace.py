@@ -1,4 +1,4 @@
-"""The time left is judged by the runs that have ended, and no run starts that would end too late."""
+"""The time left follows from the runs that have ended, and no run starts that would end too late."""
 
 import pytest
 
