@@ -17,12 +17,12 @@ help:
 
 setup: .venv/installed-study
 
-# the groups of packages in pyproject.toml: what a command needs is installed when it is first called
+# the groups of packages in pyproject.toml: what a command needs is installed when it is first called;
+# --no-compile, because Python compiles the modules that are imported, a tenth of all, when they are imported
 .venv/installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "mambanorm needs Python 3.11 or newer, found %d.%d: say make PYTHON=python3.11" % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$*]"
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # as pip does, but on every core
 	@touch $@
 
 study: setup

@@ -43,7 +43,7 @@ from mambanorm_study.runs.grid import check_names, check_task, grid, unique
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded_lr
-from mambanorm_study.tables.experiments import ladder_runs
+from mambanorm_study.tables.experiments import inside_task, ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_by_shape
 from mambanorm_study.tables.scores import select_test_seeds
 
@@ -90,31 +90,43 @@ def norm_card(
         if seeds is not None and not isinstance(seeds, int):
             runs = select_test_seeds(runs, card.seeds[task])
         evidences[task] = Evidence(runs, card.scale)
-    card = _with_results(card, known, evidences)
+    card = _with_results(card, evidences, _evidence(known, inside_task(card.scale), card.scale))
     if out is not None:
         card.save(out)
     return card
 
 
 def _measured_card(
-    norm: str, tasks: str | Iterable[str] | None, seeds: Any, scale: str, against: str
+    norm: str,
+    tasks: str | Iterable[str] | None,
+    seeds: Any,
+    scale: str,
+    against: str,
+    costs: pd.DataFrame | None = None,
 ) -> NormCard:
-    """Return the card of a norm without results of runs. norm, tasks, seeds: see `norm_card`."""
+    """Return the card of a norm without results of runs.
+
+    norm, tasks, seeds: see `norm_card`. costs: as from `costs_by_shape`; None means that they are
+    measured.
+    """
     name, tasks = find_norm(norm), _check_card_tasks(tasks, scale, against)
     test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
-    return _measure_norm(NormCard(name, scale, tasks, test_seeds, against))
+    return _measure_norm(NormCard(name, scale, tasks, test_seeds, against), costs)
 
 
 def _with_results(
-    card: NormCard, known: pd.DataFrame, evidences: Mapping[str, Evidence]
+    card: NormCard, evidences: Mapping[str, Evidence], inside_evidence: Evidence
 ) -> NormCard:
-    """Return a copy of the card with the results of known runs. evidences: task → its evidence."""
+    """Return a copy of the card with the results of known runs.
+
+    evidences: task → the known runs on the task. inside_evidence: the known runs on `inside_task`.
+    """
     rows, scores = [], {}
     for task in usable_tasks(card):
         rows += comparison_rows(card, task, evidences[task])
         scores[task] = score_table(card.arms.values(), task, evidences[task])
     scores = {task: table for task, table in scores.items() if len(table)}
-    training = training_table(card, known)
+    training = training_table(card, inside_evidence)
     return replace(card, training=training, verdicts=pd.DataFrame(rows), scores=scores)
 
 
@@ -184,7 +196,7 @@ def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> l
     return comparison_seeds(against, task, scale, seeds)
 
 
-def _measure_norm(card: NormCard) -> NormCard:
+def _measure_norm(card: NormCard, costs: pd.DataFrame | None) -> NormCard:
     """Return a copy of the card with the norm's behaviour, checks and costs.
 
     The copy's attribute `same` is the name of a built-in norm that computes the same, "" if there
@@ -192,7 +204,8 @@ def _measure_norm(card: NormCard) -> NormCard:
     sentence on the error.
     """
     try:
-        behaviour, costs = behaviour_of(card.name), costs_by_shape(card.name)
+        behaviour = behaviour_of(card.name)
+        costs = costs_by_shape([card.name])[card.name] if costs is None else costs
     except Exception as error:  # a user's norm may raise any exception
         reason = f"The norm was not measured or trained, because it failed: {error_text(error)}."
         return replace(card, untrained=(reason,))
@@ -215,9 +228,17 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
         names = [name for name, entry in NORMS.items() if entry.built_in and name != "None"]
     scale = study_scale(scale)
     known = known_runs(scale)
-    evidences = {task: Evidence(known[known.task == task], scale) for task in card_tasks(scale)}
-    cards = [_measured_card(name, None, None, scale, REFERENCE) for name in names]
-    return [_with_results(card, known, evidences) for card in cards]
+    evidences = {task: _evidence(known, task, scale) for task in card_tasks(scale)}
+    inside = inside_task(scale)
+    inside_evidence = evidences.get(inside) or _evidence(known, inside, scale)
+    names = list(names)
+    costs = costs_by_shape(names)
+    cards = [_measured_card(name, None, None, scale, REFERENCE, costs[name]) for name in names]
+    return [_with_results(card, evidences, inside_evidence) for card in cards]
+
+
+def _evidence(known: pd.DataFrame, task: str, scale: str) -> Evidence:
+    return Evidence(known[known.task == task], scale)
 
 
 # --------------------------------------------------------------------------------------------------

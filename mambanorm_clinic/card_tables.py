@@ -80,7 +80,7 @@ def _mean_score(evidence: Evidence, task: str, arm: str) -> float:
     return np.nan if runs.missing else float(runs.columns[compared_column(task)[0]].mean())
 
 
-def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
+def training_table(card: CardFacts, evidence: Evidence) -> pd.DataFrame:
     """Return a DataFrame that shows at which learning rates the card's arms train.
 
     It has one row per arm. Columns: place (the position of the norm, such as "after the scan");
@@ -89,9 +89,9 @@ def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
     the arm `card.against` trains); diverged (a map from each learning rate, as text, to the tuple
     (number of diverged runs, number of runs)).
 
-    known: a DataFrame with one row per known run.
+    evidence: the known runs on this task.
     """
-    task, evidence = inside_task(card.scale), Evidence(known, card.scale)
+    task = inside_task(card.scale)
     reference_lr = _highest_lr(card.against, evidence, task)
     rows = []
     for place, arm in card.arms.items():
@@ -110,6 +110,7 @@ def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@lru_cache(maxsize=512)  # cached as `_ranked_arms` is
 def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     """Return the highest learning rate at which an arm trains, averaged over seeds.
 

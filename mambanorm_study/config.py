@@ -8,7 +8,7 @@ and "S2" a source (docs/sources.md).
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from math import inf
@@ -160,7 +160,10 @@ class RunConfig:
     head_steps: int = count(0, least=0, since="2026-11-22")
 
     def __post_init__(self) -> None:
-        check_and_convert(self)
+        check_and_convert(self, NAMES)
+        self._check_combination()
+
+    def _check_combination(self) -> None:
         arm, model = Arm.parse(self.arm), MODELS[self.model]
         if arm.mixer != model.mixer:
             other = next(name for name, entry in MODELS.items() if entry.mixer == arm.mixer)
@@ -213,9 +216,7 @@ class RunConfig:
         """Return the config with these field values. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
             raise ValueError(f"a config is a JSON object, got {brief(values)}")
-        for name in values:
-            if name not in NAMES:
-                raise unknown("field of RunConfig", name, NAMES, TypeError)
+        _check_names(values)
         return cls(**values)
 
     def but(self, **changes: Any) -> Self:
@@ -223,7 +224,12 @@ class RunConfig:
 
         Raises TypeError for an unknown field.
         """
-        return RunConfig.from_dict({**self.values(), **changes})
+        _check_names(changes)
+        config = object.__new__(RunConfig)  # not RunConfig(…), which would check all fields again
+        vars(config).update(self.values(), **changes)
+        check_and_convert(config, changes)
+        config._check_combination()
+        return config
 
 
 NAMES = [field.name for field in fields(RunConfig)]
@@ -234,16 +240,32 @@ LATER_DEFAULTS = {
 }
 
 
+def _check_names(names: Iterable[str]) -> None:
+    """Raise TypeError unless each name is the name of a field of RunConfig."""
+    for name in names:
+        if name not in NAMES:
+            raise unknown("field of RunConfig", name, NAMES, TypeError)
+
+
 def run_id_of(values: dict[str, Any]) -> str:
     """Return the run_id of a config that is given as a dict, such as one read from JSON.
 
     The run_id is the hash of SCHEMA and of the values as JSON. A field of LATER_DEFAULTS that has
     its default is left out. The norms that the dict names need not be registered.
     """
+    return hash_of(text_to_hash(values))
+
+
+def text_to_hash(values: dict[str, Any]) -> str:
+    """Return the text whose hash is the run_id of a config that is given as a dict."""
     hashed = {
         name: value
         for name, value in values.items()
         if name not in LATER_DEFAULTS or LATER_DEFAULTS[name] != json.dumps(value)
     }
-    canonical = json.dumps({"schema": SCHEMA, **hashed}, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return json.dumps({"schema": SCHEMA, **hashed}, sort_keys=True)
+
+
+def hash_of(text: str) -> str:
+    """Return the first 16 hex digits of the SHA-256 hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -132,14 +132,17 @@ def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
     return checked(default, "", lambda value: value in choices, choices=choices, since=since)
 
 
-def check_and_convert(instance: object) -> None:
-    """Check the value of every field of a dataclass instance and convert it to the stored form.
+def check_and_convert(instance: object, names: Collection[str]) -> None:
+    """Check the value of each named field of a dataclass instance and convert it to the stored
+    form.
 
     Raises ValueError for a value that is not allowed. Raises NotRegistered for an unknown name in a
     field for which a user's file may register more names.
     """
     values = vars(instance)  # changed directly, because a frozen dataclass refuses setattr
     for spec in fields(instance):
+        if spec.name not in names:
+            continue
         value, choices = values[spec.name], spec.metadata["choices"]
         if spec.metadata["allows"](value):
             values[spec.name] = spec.metadata["convert"](value)

@@ -83,7 +83,7 @@ class Runs:
 
 
 class _Arrays(NamedTuple):
-    """Runs of one arm, sorted by seed, as arrays: seeds (n,), values (n, columns), run_ids (n,).
+    """Runs as arrays: seeds (n,), values (n, columns), run_ids (n,).
 
     names: the names of the columns.
     """
@@ -92,6 +92,14 @@ class _Arrays(NamedTuple):
     names: tuple[str, ...]
     values: np.ndarray
     run_ids: np.ndarray
+
+    def column(self, name: str) -> np.ndarray:
+        """Return the values in one column, of shape (n,)."""
+        return self.values[:, self.names.index(name)]
+
+    def take(self, rows: np.ndarray) -> _Arrays:
+        """Return some of the runs. rows: row numbers or a mask."""
+        return _Arrays(self.seeds[rows], self.names, self.values[rows], self.run_ids[rows])
 
 
 class Evidence:
@@ -136,7 +144,9 @@ class Evidence:
         self.scale = scales[0]
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
-        self._runs_of_arm: dict[tuple, pd.DataFrame] = {}
+        self._values_by_run = _arrays(self.runs)
+        self._rows_by_arm = self.runs.groupby(["task", "arm"]).indices
+        self._rows: dict[tuple, np.ndarray] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
         self._arrays: dict[tuple, _Arrays] = {}
         self._best_lrs: dict[tuple, list[float]] = {}
@@ -151,15 +161,20 @@ class Evidence:
 
         changes: pairs (field, value).
         """
+        return self.runs.iloc[self._rows_of_arm(arm, task, changes)]
+
+    def _rows_of_arm(self, arm: str, task: str, changes: tuple) -> np.ndarray:
+        """Return the numbers of the rows of `runs_of_arm` in `self.runs`."""
         key = (arm, task, changes)
-        if key not in self._runs_of_arm:
-            runs = self.runs[(self.runs.task == task) & (self.runs.arm == arm)]
+        if key not in self._rows:
+            rows, runs = self._rows_by_arm.get((task, arm), np.empty(0, int)), self._values_by_run
+            lrs, seeds = runs.column("lr")[rows].tolist(), runs.seeds[rows].tolist()
             ids = [
-                setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes)
-                for run in runs.itertuples()
+                setting_id(task, self.scale, arm, lr, seed, changes)
+                for lr, seed in zip(lrs, seeds, strict=True)
             ]
-            self._runs_of_arm[key] = runs[runs.run_id == ids]
-        return self._runs_of_arm[key]
+            self._rows[key] = rows[runs.run_ids[rows] == np.array(ids, object)]
+        return self._rows[key]
 
     # methods that choose the learning rate of an arm
 
@@ -180,11 +195,15 @@ class Evidence:
         return self._tuned[key]
 
     def _validation(self, arm: str, task: str, changes: tuple) -> pd.DataFrame:
-        runs = self.runs_of_arm(arm, task, changes)
-        runs = runs[runs.seed.map(is_tuning_seed).astype(bool)]
-        table = runs.pivot(index="seed", columns="lr", values="validation")
-        grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
-        table = table.loc[grid.dropna().index]
+        runs = self._values_by_run.take(self._rows_of_arm(arm, task, changes))
+        runs = runs.take(np.array([is_tuning_seed(seed) for seed in runs.seeds], bool))
+        seeds, row_of_run = np.unique(runs.seeds, return_inverse=True)
+        lrs, column_of_run = np.unique(runs.column("lr"), return_inverse=True)
+        scores_by_seed = np.full((len(seeds), len(lrs)), np.nan)
+        scores_by_seed[row_of_run, column_of_run] = runs.column("validation")
+        table = pd.DataFrame(scores_by_seed, seeds, lrs)
+        grid = table.reindex(columns=lr_grid(task, self.scale, model_of([arm])))
+        table = table[grid.notna().all(axis=1)]
         # If the table has recorded tuning seeds, the learning rate is chosen on these seeds alone,
         # because a reader's runs must not change the learning rate of a recorded arm.
         for is_recorded in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
@@ -240,8 +259,9 @@ class Evidence:
         """Return the runs of an arm at a learning rate, on all seeds."""
         key = (arm, lr, task, self.changes)
         if key not in self._arrays:
-            runs = self.runs_of_arm(arm, task, self.changes)
-            self._arrays[key] = _arrays(runs[runs.lr == lr])
+            runs = self._values_by_run.take(self._rows_of_arm(arm, task, self.changes))
+            runs = runs.take(runs.column("lr") == lr)
+            self._arrays[key] = runs.take(np.argsort(runs.seeds))
         return self._arrays[key]
 
     def runs_of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
@@ -249,12 +269,12 @@ class Evidence:
         arms = tuple(arms)
         if claim.runs == "tuned" or task not in self.tasks:
             return self.runs_of_arms(arms, task)
+        if claim.runs == "ladder":
+            runs = [_sorted_arrays(self._best_run_per_seed(arm, task)) for arm in arms]
+            return _aligned(arms, runs, _shared_seeds(runs))
         ids = fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task))
         claim_runs = self.runs[self.runs.run_id.isin(ids)]
-        runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
-        if claim.runs == "ladder":
-            runs = [self._best_run_per_seed(runs_of_arm, task) for runs_of_arm in runs]
-        runs = list(map(_arrays, runs))
+        runs = [_sorted_arrays(claim_runs[claim_runs.arm == arm]) for arm in arms]
         seeds = _shared_seeds(runs)
         if claim.runs in ("growth", "failing"):  # claims about what precedes a failure of None→None
             failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
@@ -263,13 +283,14 @@ class Evidence:
             seeds &= set(failed.seed)
         return _aligned(arms, runs, seeds)
 
-    def _best_run_per_seed(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return a DataFrame with one row for each seed that was run at every learning rate of the
-        grid LADDER: the run with the best test accuracy. The additional column `reach` holds log₁₀
-        of the highest learning rate that trains the model on this seed.
+    def _best_run_per_seed(self, arm: str, task: str) -> pd.DataFrame:
+        """Return a DataFrame with one row for each seed on which an arm was run at every learning
+        rate of the grid LADDER: the run with the best test accuracy. The additional column `reach`
+        holds log₁₀ of the highest learning rate that trains the model on this seed.
         """
         lrs = lr_grid(task, self.scale, factors=LADDER)
-        rows = []
+        runs = self.runs_of_arm(arm, task)
+        runs, rows = runs[runs.lr.isin(lrs)], []
         for _, runs_of_seed in runs.sort_values("lr").groupby("seed"):
             if len(runs_of_seed) == len(lrs):
                 score, chance = runs_of_seed.score, runs_of_seed.chance.max()
@@ -279,14 +300,18 @@ class Evidence:
 
 
 def _arrays(runs: pd.DataFrame) -> _Arrays:
-    runs = runs.sort_values("seed")
     numeric = runs.columns.drop(["run_id", "task", "arm", "seed"])
     return _Arrays(
         runs.seed.to_numpy(int),
         tuple(numeric),
         runs[numeric].to_numpy(float),
-        runs.run_id.to_numpy(),
+        runs.run_id.to_numpy(object),
     )
+
+
+def _sorted_arrays(runs: pd.DataFrame) -> _Arrays:
+    """Return runs as arrays, sorted by seed, as `_aligned` needs them."""
+    return _arrays(runs.sort_values("seed"))
 
 
 def _shared_seeds(runs: Sequence[_Arrays]) -> set[int]:
@@ -298,7 +323,7 @@ def _aligned(
 ) -> Runs:
     """Return the given runs on these seeds as a `Runs`, whose arrays have the shape (arms, seeds).
 
-    runs: the runs of each arm. lrs: one learning rate for each arm, or ().
+    runs: the runs of each arm, sorted by seed. lrs: one learning rate for each arm, or ().
     """
     if not seeds:
         missing_arms = [

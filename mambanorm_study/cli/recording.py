@@ -180,8 +180,8 @@ def parts(
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
     """Return the parts of a scale other than STUDY_SCALE.
 
-    There is one part for each task, with the runs for the claims about the task, and a last part
-    with the runs for the notebooks.
+    There is one part for each task, with the runs for the claims about the task, and two last parts
+    with the runs for the notebooks and for their side experiments.
     """
     all_parts = []
     for task in tasks:
@@ -191,7 +191,12 @@ def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) 
             all_parts.append(Part(f"verdicts, {task}", seeds, find_needed))
     by_notebook = notebook_runs.notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
-    return [*all_parts, Part("the notebooks", seeds, lambda known: runs)]
+    side_runs = notebook_runs.side_runs(scale)
+    return [
+        *all_parts,
+        Part("the notebooks", seeds, lambda known: runs),
+        Part("the notebooks' side experiments", seeds, lambda known: side_runs),
+    ]
 
 
 def manifest(

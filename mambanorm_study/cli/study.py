@@ -45,8 +45,8 @@ from mambanorm_study.cli.printing import may_train, report_failed
         default=DEFAULT_MINUTES,
         metavar="M",
         help=(
-            "train as many of the runs on new seeds as end within M minutes; the next study trains "
-            f"further ones (default: {DEFAULT_MINUTES:g})"
+            "train as many of the runs on new seeds as end within M minutes, those of earlier "
+            f"studies included (default: {DEFAULT_MINUTES:g})"
         ),
     ),
     arg.NOTEBOOKS,

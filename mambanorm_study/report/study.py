@@ -23,6 +23,7 @@ from mambanorm_study.report.page import (
     template,
 )
 from mambanorm_study.report.plan import StudyPlan
+from mambanorm_study.report.up_to_date import inputs_hash, is_up_to_date, write_inputs
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.cluster import count_workers
 from mambanorm_study.runs.grid import unique
@@ -40,12 +41,13 @@ def run_study(
     out_dir: str | Path | None = None,
     minutes: float | None = DEFAULT_MINUTES,
 ) -> list[NotebookOutcome]:
-    """Train the missing runs, execute the notebooks, write the report, and return the outcomes.
+    """Train the missing runs, execute the notebooks that are not up to date, write the report, and
+    return the outcomes.
 
-    minutes: the time in which as many of the plan's optional runs are trained as fit; None means
-    that all are trained. scheduler, workers: see `sweep`. out_dir: None means reports/<scale>. A
-    run or a notebook that fails raises no error; the outcome of the notebook reports the failure.
-    Raises OSError, before anything is trained, if `out_dir` cannot be written to.
+    minutes: the time in which as many of the plan's optional runs are trained as fit, the runs of
+    earlier studies included; None means that all are trained. scheduler, workers: see `sweep`.
+    out_dir: None means reports/<scale>. A run or a notebook that fails raises no error; the outcome
+    of the notebook reports the failure. Raises OSError, before anything is trained, if `out_dir` cannot be written to.
     """
     start = time.monotonic()
     for name in plan.left_out:
@@ -67,7 +69,7 @@ def run_study(
     }
     parameters = {name: value for name, value in parameters.items() if value is not None}
     outcomes = []
-    for outcome in execute(plan.paths, out_dir, parameters):
+    for outcome in _execute_outdated(plan, out_dir, parameters):
         configs = plan.to_train.get(outcome.name, [])
         failed_runs = sum(config.run_id in failed_ids for config in configs)
         outcomes.append(replace(outcome, failed_runs=failed_runs))
@@ -82,9 +84,34 @@ def run_study(
     return outcomes
 
 
+def _execute_outdated(
+    plan: StudyPlan, out_dir: Path, parameters: dict[str, Any]
+) -> list[NotebookOutcome]:
+    """Execute the plan's notebooks, except those that are up to date in `out_dir`; return the
+    outcomes of all.
+    """
+
+    def hashes() -> dict[str, str]:
+        return {p.stem: inputs_hash(p, parameters, plan.runs_dir) for p in plan.paths}
+
+    inputs = hashes()
+    current = [p for p in plan.paths if is_up_to_date(out_dir / p.name, inputs[p.stem])]
+    if current:
+        print(
+            f"{plural(len(current), 'notebook')} up to date in {out_dir}, "
+            "not executed again (delete them there to execute them)"
+        )
+    outcomes = [read_outcome(out_dir / path.name) for path in current]
+    outdated = [path for path in plan.paths if path not in current]
+    if outdated:
+        outcomes += execute(outdated, out_dir, parameters)
+        write_inputs((out_dir / path.name for path in plan.paths), hashes())
+    return outcomes
+
+
 def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -> set[str]:
     """Train the missing runs of a study: the required runs, then the optional runs that end within
-    `minutes`. Return the run_ids of the failed runs.
+    `minutes`, of which earlier studies may have used some. Return the run_ids of the failed runs.
 
     engine: the arguments scheduler, workers and runs_dir of `sweep`.
     """
@@ -94,9 +121,12 @@ def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -
     frames = [sweep(required, **engine)] if required else []
     if optional:
         n_workers = count_workers(optional, engine["workers"], engine["scheduler"])
-        budget = plan_budget(optional, minutes, n_workers, plan.runs_dir)
+        trained = [config for config in plan.optional if config not in optional]
+        budget = plan_budget(optional, minutes, n_workers, plan.runs_dir, trained)
         print(budget.sentence())
-        frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=budget.limit))
+        if budget.n_fit:
+            seconds = None if budget.limit is None else budget.limit - budget.spent
+            frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=seconds))
     return {run_id for frame in frames for run_id in frame.run_id[frame.status == "failed"]}
 
 
@@ -115,7 +145,7 @@ def training_facts(
     if n_left_out:
         facts["Left out"] = (
             f"{plural(n_left_out, 'fresh run')}, because they would not have ended within "
-            f"{number_text(minutes)} minutes of training: the next study trains them, or --minutes"
+            f"{number_text(minutes)} minutes of training: a larger --minutes trains them"
         )
         print(f"Left out: {facts['Left out']}")
     return facts

@@ -4,6 +4,7 @@ An arm, e.g. RMSN>SSM>GN, states the norms before and after the SSM of a Mamba b
 is a list of configs that plain Python code builds (tables/experiments.py).
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -12,7 +13,7 @@ from typing import Any
 from mambanorm.arms import PRESETS, Arm
 from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.settings import check_scale, default_scale
-from mambanorm_study.config import RunConfig, check_seed, run_id_of
+from mambanorm_study.config import RunConfig, check_seed, hash_of, text_to_hash
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
@@ -53,14 +54,15 @@ def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
     """Return the run_id of `base_config` with these values; `changes` are pairs (field, value)."""
-    return run_id_of({**_setting(task, scale, arm, changes), "lr": lr, "seed": seed})
+    text = _setting_text(task, scale, arm, changes)
+    return hash_of(text.replace('"<lr>"', json.dumps(lr)).replace('"<seed>"', json.dumps(seed)))
 
 
 @lru_cache(maxsize=1_000)
-def _setting(
-    task: str, scale: str, arm: str, changes: tuple[tuple[str, Any], ...]
-) -> dict[str, Any]:
-    return base_config(task, scale, arm=arm, **dict(changes)).values()
+def _setting_text(task: str, scale: str, arm: str, changes: tuple[tuple[str, Any], ...]) -> str:
+    """Return `text_to_hash` of a config, with placeholders for its learning rate and seed."""
+    values = base_config(task, scale, arm=arm, **dict(changes)).values()
+    return text_to_hash(values | {"lr": "<lr>", "seed": "<seed>"})
 
 
 def relative_cost(config: RunConfig) -> float:

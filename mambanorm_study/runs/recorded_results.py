@@ -23,8 +23,8 @@ from pyarrow import ArrowInvalid
 from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import replacing, sha256, write_text
 from mambanorm_study.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
-from mambanorm_study.config import RunConfig, run_id_of
-from mambanorm_study.runs.grid import base_config, grid, is_test_seed, is_tuning_seed, unique
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.grid import grid, is_test_seed, is_tuning_seed, setting_id, unique
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
@@ -228,9 +228,8 @@ def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
         rows["score"] = -rows.best_val_loss.where(rows.status != "diverged", rows.chance_loss)
     choices = {}
     for arm, runs in rows.dropna(subset="score").groupby("arm", sort=False):
-        setting = base_config(task, path.stem, arm=arm).values()
         run_ids = [
-            run_id_of({**setting, "lr": lr, "seed": seed})
+            setting_id(task, path.stem, arm, float(lr), int(seed))
             for lr, seed in zip(runs.lr, runs.seed, strict=True)
         ]
         runs = runs[runs.run_id == run_ids]

@@ -7,7 +7,7 @@ that recorded the results. The probes are kept in the run store.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,7 +18,7 @@ from mambanorm_study.basics.text import number_text, plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine, recorded_results
 from mambanorm_study.runs.pace import default_seconds
-from mambanorm_study.runs.store import check_store
+from mambanorm_study.runs.store import check_store, load_runs
 from mambanorm_study.tables.plan import training_seconds
 
 # The name of the file in a store that holds the probes: machine → task → speed.
@@ -33,40 +33,59 @@ class Budget:
     """Expected times of the fresh runs, and the time in which as many of them as fit are trained.
 
     seconds: run_id → expected seconds of the run on this machine, in the order of training. limit:
-    seconds of the training; None means no limit.
+    seconds of the training; None means no limit. spent: how many of them the training of earlier
+    studies took.
     """
 
     speed: float
     seconds: Mapping[str, float]
     workers: int
     limit: float | None
+    spent: float = 0.0
+
+    @property
+    def ends(self) -> list[float]:
+        """The expected seconds of training until each run has ended, earlier studies included."""
+        return [self.spent + total / self.workers for total in accumulate(self.seconds.values())]
+
+    @property
+    def n_fit(self) -> int:
+        """The number of runs that are expected to end within the limit."""
+        return sum(end <= (math.inf if self.limit is None else self.limit) for end in self.ends)
 
     def sentence(self) -> str:
         """Return how fast this machine is, how many runs fit, and which option trains the rest."""
-        ends = [total / self.workers for total in accumulate(self.seconds.values())]
-        limit = math.inf if self.limit is None else self.limit
-        n_fit = sum(end <= limit for end in ends)
+        end, n_runs = self.ends[-1], plural(len(self.seconds), "fresh run")
         speed = f"This machine trains at {number_text(self.speed)} × the recorded speed"
-        if n_fit == len(ends):
-            return f"{speed}: {plural(n_fit, 'fresh run')} in about {spell(ends[-1])}"
+        if self.n_fit == len(self.seconds):
+            return f"{speed}: {n_runs} in about {spell(end - self.spent)}"
+        used = f", of which earlier studies took {spell(self.spent)}" if self.spent else ""
         return (
-            f"{speed}: about {n_fit} of {plural(len(ends), 'fresh run')} fit in {spell(limit)} "
-            f"(--minutes {math.ceil(ends[-1] / 60)} or --fresh all trains the rest, "
-            f"about {spell(ends[-1] - limit)} more)"
+            f"{speed}: about {self.n_fit} of {n_runs} fit in {spell(self.limit)}{used} "
+            f"(--minutes {math.ceil(end / 60)} or --fresh all trains the rest, "
+            f"about {spell(end - max(self.limit, self.spent))} more)"
         )
 
 
 def plan_budget(
-    configs: list[RunConfig], minutes: float | None, workers: int, runs_dir: str | Path | None
+    configs: list[RunConfig],
+    minutes: float | None,
+    workers: int,
+    runs_dir: str | Path | None,
+    trained: Sequence[RunConfig] = (),
 ) -> Budget:
     """Return the budget of these runs, which are trained in this order. Time the probes if the
     store has none of this machine.
+
+    minutes: the time for these runs and for `trained`, the runs of earlier studies.
     """
+    spent = load_runs(runs_dir, configs=trained).wall_s.sum() / max(1, workers) if trained else 0.0
     recorded = recorded_seconds(configs)
     speeds = _speeds({config.task: config for config in configs}, recorded, runs_dir)
     seconds = {c.run_id: recorded[c.run_id] / speeds[c.task] for c in configs}
     speed = sum(recorded.values()) / sum(seconds.values())
-    return Budget(speed, seconds, max(1, workers), None if minutes is None else 60 * minutes)
+    limit = None if minutes is None else 60 * minutes
+    return Budget(speed, seconds, max(1, workers), limit, float(spent))
 
 
 def recorded_seconds(configs: Iterable[RunConfig]) -> dict[str, float]:

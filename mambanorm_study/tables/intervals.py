@@ -39,10 +39,12 @@ def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
     Raises ValueError unless 0 ≤ k ≤ n.
     """
-    from scipy import stats  # imported here: the import takes half a second
-
-    interval = stats.binomtest(k, n).proportion_ci(level)
-    return float(interval.low), float(interval.high)
+    if not 0 <= k <= n:
+        raise ValueError(f"k must be from 0 to n = {n}, got {k}")
+    tail = (1 - level) / 2
+    low = special.betaincinv(k, n - k + 1, tail) if k else 0.0
+    high = special.betaincinv(k + 1, n - k, 1 - tail) if k < n else 1.0
+    return float(low), float(high)
 
 
 def count_with_interval(k: int, n: int) -> str:

@@ -132,30 +132,33 @@ def norm_costs(
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
 
-def costs_by_shape(name: str) -> pd.DataFrame:
-    """Return the costs of one norm, one row for each shape in INPUT_SHAPES.
+def costs_by_shape(names: Iterable[str]) -> dict[str, pd.DataFrame]:
+    """Return a map from each of these norms to its costs, with one row for each shape in
+    INPUT_SHAPES.
 
     Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
     forward pass saves for the backward pass, divided by the bytes of the input; kept_rmsn, this
     ratio for RMSN; over_rmsn and over_ln, the norm's time divided by the time of RMSN and of LN.
     """
-    rows = []
+    names = list(names)
+    timed = dict.fromkeys([*names, "RMSN", "LN"])
+    tables = []
     for shape in INPUT_SHAPES:
-        names = dict.fromkeys((name, "RMSN", "LN"))
-        ms = norm_costs(*shape, repeats=7, names=names).set_index("norm").ms
         x = torch.randn(shape, requires_grad=True)
-        saved = {n: saved_bytes(partial(create_norm(n, shape[-1]), x)) for n in names}
-        rows.append(
-            {
-                "shape": " × ".join(map(str, shape)),
-                "ms": ms[name],
-                "kept": saved[name] / x.nbytes,
-                "kept_rmsn": saved["RMSN"] / x.nbytes,
-                "over_rmsn": ms[name] / ms["RMSN"],
-                "over_ln": ms[name] / ms["LN"],
-            }
+        kept = {n: saved_bytes(partial(create_norm(n, shape[-1]), x)) / x.nbytes for n in timed}
+        costs = norm_costs(*shape, repeats=7, names=timed).set_index("norm")[["ms"]]
+        ms = costs.ms
+        tables.append(
+            costs.assign(
+                shape=" × ".join(map(str, shape)),
+                kept=pd.Series(kept),
+                kept_rmsn=kept["RMSN"],
+                over_rmsn=ms / ms["RMSN"],
+                over_ln=ms / ms["LN"],
+            )
         )
-    return pd.DataFrame(rows)
+    costs = pd.concat(tables)
+    return {name: costs.loc[[name]].reset_index(drop=True) for name in names}
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()) -> int:

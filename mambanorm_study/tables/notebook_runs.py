@@ -5,6 +5,7 @@ README.md and notebook 00 repeat the questions; a test compares them with NOTEBO
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
@@ -28,6 +29,7 @@ from mambanorm_study.tables.experiments import (
     figure_9_arms,
     site_runs,
 )
+from mambanorm_study.tables.instance_norm_parts import parts_runs
 
 # The tasks of Table 2 of the paper.
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
@@ -288,6 +290,34 @@ def notebook_runs(
         tasks=None if tasks is None else check_names("tasks", tasks),
         seeds=None if seeds is None else check_seeds(seeds, scale),
         source=source,
+    )
+
+
+def side_runs(scale: str) -> list[RunConfig]:
+    """Return the small runs that notebooks 03, 06, 09 and 13 add to the runs of `notebook_runs`:
+    variants of a norm, and solutions of exercises. At scale evening these notebooks take the runs
+    of scale quick.
+    """
+    parts = parts_runs(scale)
+    digits = dict(scale=scale, seeds=sorted({c.seed for c in parts if c.task == "digits"}))
+    of_groups = [grid(["GN>SSM>GN"], **digits, norm_options={"groups": n}) for n in (2, 16)]
+    jamba = grid(["preset:Jamba"], scale=scale, seeds=check_seeds(None, scale)[:2])
+    bare = {"norm_options": {site: {"affine": False} for site in ("B", "C", "delta")}}
+    by_notebook = notebook_runs(scale)
+    normvary = next(c for c in by_notebook["06_normvary"] if c.arm == "NormVary>SSM>GN")
+    images = by_notebook["09_vision"]
+    pair = [c for c in images if c.arm in ("LN>SSM>LN", "LN>SSM>GN") and c.seed == images[0].seed]
+    return unique(
+        [
+            *parts,
+            *grid(["LN-DL>SSM>LN-DL"], **digits),
+            *chain.from_iterable(of_groups),
+            normvary.but(norm_options={"statistics": "literal"}),
+            *(c.but(down_sample=(2,), down_norm="LN") for c in pair),
+            *(c.but(positional="learned") for c in pair),
+            *jamba,
+            *(c.but(**bare) for c in jamba),
+        ]
     )
 
 

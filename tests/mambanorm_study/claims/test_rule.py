@@ -205,7 +205,7 @@ def test_exact_intervals_of_a_share():
     assert intervals.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
     assert intervals.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
     assert intervals.count_with_interval(0, 12) == "0 of 12 [0, 26 %]"
-    with pytest.raises(ValueError, match="must not be greater than n"):
+    with pytest.raises(ValueError, match="k must be from 0 to n = 2, got 3"):
         intervals.clopper_pearson(3, 2)
     for n, level in itertools.product((1, 8, 96), (0.5, 0.95, 0.9998)):
         assert intervals.t_quantile(n, (1 - level) / 2) == pytest.approx(

@@ -215,6 +215,41 @@ def test_a_study_leaves_out_what_it_has_no_time_for_and_says_so(
     assert "Left out" not in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_a_second_study_executes_only_what_has_changed(small_study, tmp_path, capsys, monkeypatch):
+    runs_dir, out = tmp_path / "store", tmp_path / "out"
+
+    def executed():
+        """Return the notebooks that a study executes, and look whether it reports on all."""
+        called = []
+
+        def execute(paths, *arguments):
+            called.extend(path.stem for path in paths)
+            return report.execute(paths, *arguments)
+
+        monkeypatch.setattr(whole_study, "execute", execute)
+        plan = plan_study("smoke", runs_dir=runs_dir)
+        outcomes = run_study(plan, out_dir=out, workers=0)
+        assert sorted(outcome.name for outcome in outcomes) == ["01_a", "02_b"]
+        return called
+
+    assert executed() == ["01_a", "02_b"]
+    assert executed() == []
+    assert "2 notebooks up to date in " in capsys.readouterr().out
+    path = next(path for path in find_notebooks() if path.stem == "02_b")
+    path.write_text(path.read_text().replace("More text", "Another text"))
+    assert executed() == ["02_b"]
+    (runs_dir / "0123456789abcdef").mkdir()  # a run of the user's own
+    assert executed() == ["01_a", "02_b"]
+    monkeypatch.setenv("MAMBANORM_SOURCE", "auto")
+    assert executed() == ["01_a", "02_b"]
+    nb = nbformat.read(out / "01_a.ipynb", as_version=4)
+    nb.metadata.papermill.error = "it failed"
+    nbformat.write(nb, out / "01_a.ipynb")
+    assert executed() == ["01_a"]
+    (out / "02_b.ipynb").unlink()
+    assert executed() == ["02_b"]
+
+
 def test_a_plan_refuses_unknown_names(small_study):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),

@@ -4,8 +4,10 @@ import json
 import math
 import re
 
+import pandas as pd
 import pytest
 
+from mambanorm_study.basics.text import spell
 from mambanorm_study.report.plan import plan_study
 from mambanorm_study.runs.machine import machine
 from mambanorm_study.tables import budget
@@ -72,6 +74,21 @@ def test_the_number_of_runs_grows_with_speed_minutes_and_workers(plan, machine_o
     assert 0 < n_fit(0.1) < n_fit(0.3) < n_fit(1.0) <= n_fit(10.0) == len(plan.optional)
     assert n_fit(0.1) < n_fit(0.1, minutes=15.0) < n_fit(0.1, minutes=15.0, workers=4)
     assert n_fit(0.1, minutes=None) == len(plan.optional)
+
+
+def test_runs_of_earlier_studies_count_as_minutes(plan, machine_of_speed, tmp_path, monkeypatch):
+    machine_of_speed(0.5)
+    trained, rest = plan.optional[:20], plan.optional[20:]
+    frame = pd.DataFrame({"wall_s": [24.0] * 20})
+    monkeypatch.setattr(budget, "load_runs", lambda store, *, configs: frame[: len(configs)])
+    for minutes, n_fit in ((4.0, 0), (3.0, 0), (1000.0, len(rest)), (None, len(rest))):
+        planned = budget.plan_budget(rest, minutes, 2, tmp_path, trained)
+        assert (planned.spent, planned.n_fit) == (240.0, n_fit)
+    sentence = budget.plan_budget(rest, 4.0, 2, tmp_path, trained).sentence()
+    more = sum(planned.seconds.values()) / 2
+    assert f"about 0 of {len(rest)} fresh runs fit in 4 min, of which earlier studies" in sentence
+    assert f"took 4 min (--minutes {math.ceil((240 + more) / 60)} or" in sentence
+    assert f"about {spell(more)} more)" in sentence
 
 
 def test_one_arm_a_task_is_timed_once_and_kept_under_the_name_of_the_machine(
