@@ -47,7 +47,9 @@ def run_study(
     minutes: the time in which as many of the plan's optional runs are trained as fit, the runs of
     earlier studies included; None means that all are trained. scheduler, workers: see `sweep`.
     out_dir: None means reports/<scale>. A run or a notebook that fails raises no error; the outcome
-    of the notebook reports the failure. Raises OSError, before anything is trained, if `out_dir` cannot be written to.
+    of the notebook reports the failure.
+
+    Raises OSError, before anything is trained, if `out_dir` cannot be written to.
     """
     start = time.monotonic()
     for name in plan.left_out:
