@@ -24,15 +24,12 @@ from mambanorm_study.runs import machine
 from mambanorm_study.runs.recorded_results import RESULTS
 from mambanorm_study.runs.store import runs_dir as store_dir
 
-PACKAGES = ("mambanorm", "mambanorm_study", "mambanorm_clinic")
-
 
 def inputs_hash(path: Path, parameters: Mapping[str, Any], runs_dir: str | Path | None) -> str:
     """Return a hash of everything that the outputs of a notebook depend on."""
     store = store_dir(runs_dir)
     files = [path, *sorted(RESULTS.glob("*")), *map(Path, files_to_import())]
-    for package in PACKAGES:
-        files += sorted((PACKAGE.parent / package).rglob("*.py"))
+    files += sorted(PACKAGE.parent.glob("mambanorm*/**/*.py"))  # the kit's three packages
     for norms in entry_points(group="mambanorm.norms"):  # those of other packages, too
         files.append(Path(find_spec(norms.module).origin))
     facts = [
