@@ -42,11 +42,11 @@ from mambanorm_study.cli.printing import may_train, report_failed
     arg.option(
         "--minutes",
         type=arg.minutes,
-        default=DEFAULT_MINUTES,
         metavar="M",
         help=(
             "train as many of the runs on new seeds as end within M minutes, those of earlier "
-            f"studies included (default: {DEFAULT_MINUTES:g})"
+            f"studies included, and execute all notebooks (default: {DEFAULT_MINUTES:g}, and those "
+            "notebooks that start within minutes, the others in the next study)"
         ),
     ),
     arg.NOTEBOOKS,
@@ -70,7 +70,8 @@ def study(options: argparse.Namespace) -> int:
     # the notebooks read these environment variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
-    minutes = None if options.fresh == "all" else options.minutes
+    minutes = None if options.fresh == "all" else options.minutes or DEFAULT_MINUTES
+    is_default = options.minutes is None and options.fresh != "all" and options.notebooks is None
     if options.fresh is not None:
         os.environ["MAMBANORM_FRESH"] = "1" if options.fresh == "all" else str(options.fresh)
     plan = plan_study(
@@ -102,6 +103,7 @@ def study(options: argparse.Namespace) -> int:
         workers=options.workers,
         out_dir=options.out,
         minutes=minutes,
+        all_notebooks=not is_default or plan.scale != STUDY_SCALE,
     )
     return int(any(outcome.problem for outcome in outcomes))
 

@@ -8,6 +8,7 @@ are still executed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -15,6 +16,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from tqdm.auto import tqdm
 from traitlets import Int, Unicode
 from traitlets.config import Config
 
-from mambanorm_study.basics.atomic import write_text
+from mambanorm_study.basics.atomic import write_bytes, write_text
 from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, STORED_ONLY, WORK
 from mambanorm_study.basics.text import spell
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
@@ -46,18 +49,25 @@ TERMINAL_REFRESH_S, LOG_REFRESH_S = 1.0, 60.0
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
-def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[NotebookOutcome]:
+def execute(
+    paths: Sequence[Path], out_dir: Path, parameters: dict, seconds: float | None = None
+) -> list[NotebookOutcome]:
     """Execute notebooks, at most MAX_KERNELS at a time, write them into `out_dir`, and return their
     outcomes in the order of `paths`.
 
     The notebooks read the fresh runs in the store and train no further ones. An interrupt leaves
-    unfinished notebooks' files in `out_dir` unchanged.
+    unfinished notebooks' files in `out_dir` unchanged. seconds: after so many seconds no further
+    notebook is started; None means no limit. A notebook that is not started keeps its file in
+    `out_dir` or is copied there as it is published.
     """
+    last_start = math.inf if seconds is None else time.monotonic() + seconds
     cores = machine.cores()
     at_once = max(1, min(MAX_KERNELS, cores, len(paths)))
     pool, starts, outcomes = ThreadPoolExecutor(at_once), {}, {}
 
-    def run(path: Path) -> nbformat.NotebookNode:
+    def run(path: Path) -> nbformat.NotebookNode | None:
+        if time.monotonic() > last_start:
+            return None
         starts[path] = time.monotonic()
         return _execute(path, parameters, cores // at_once, STORED_ONLY)
 
@@ -71,7 +81,9 @@ def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[Note
                 ended, unfinished = wait(unfinished, refresh_s, return_when=FIRST_COMPLETED)
                 for future in ended:
                     path = futures[future]
-                    outcomes[path] = _write(future.result(), path, out_dir)
+                    executed = future.result()
+                    write = _skip if executed is None else partial(_write, executed)
+                    outcomes[path] = write(path, out_dir)
                     tqdm.write(str(outcomes[path]))
                 running = {p.stem: start for p, start in starts.items() if p not in outcomes}
                 now = time.monotonic()
@@ -96,6 +108,14 @@ def _kill_child_processes() -> None:
 def run_notebook(path: Path, out_dir: Path, parameters: dict | None = None) -> NotebookOutcome:
     """Execute one notebook with parameters, write it into `out_dir`, and return its outcome."""
     return _write(_execute(path, parameters), path, out_dir)
+
+
+def _skip(source: Path, out_dir: Path) -> NotebookOutcome:
+    """Copy a notebook that is not executed, unless an earlier study has executed it."""
+    path = out_dir / source.name
+    if not path.is_file():
+        write_bytes(path, source.read_bytes())
+    return replace(read_outcome(path), skipped=True)
 
 
 def _write(nb: nbformat.NotebookNode, source: Path, out_dir: Path) -> NotebookOutcome:

@@ -74,7 +74,7 @@ class NotebookOutcome:
 
     name: str
     wall_s: float = 0.0  # seconds of the execution
-    executed: str = ""  # date and time, UTC
+    executed: str = ""  # date and time, UTC; "" if no study has executed it
     notebook: Path | None = (
         None  # file of the executed notebook; cells after an error are not executed
     )
@@ -86,6 +86,9 @@ class NotebookOutcome:
     first: str = ""  # HTML above the notebooks' cards on the report's first page
     error: str = ""  # the cell that failed, and the error
     failed_runs: int = 0  # number of the notebook's runs that could not be trained
+    # True if a study had no time to execute the notebook: its outputs are those of an earlier study
+    # or, if there is none, those with which it is published
+    skipped: bool = False
 
     @property
     def problem(self) -> str:
@@ -95,6 +98,8 @@ class NotebookOutcome:
         return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
 
     def __str__(self) -> str:
+        if self.skipped:
+            return f"later   {self.name}  not executed in this study"
         mark = "FAILED" if self.problem else "ok    "
         return f"{mark}  {self.name}  {spell(self.wall_s)}  {self.problem}".rstrip()
 

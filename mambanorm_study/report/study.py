@@ -29,8 +29,13 @@ from mambanorm_study.runs.cluster import count_workers
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.store import missing_runs, runs_dir as store_dir
 from mambanorm_study.runs.sweep import sweep
-from mambanorm_study.tables.budget import plan_budget
+from mambanorm_study.tables.budget import earlier_minutes, plan_budget, save_minutes
+from mambanorm_study.tables.notebook_runs import EXECUTED_FIRST, EXECUTED_LAST
 from mambanorm_study.tasks import TASKS
+
+# Seconds after which a study of the default length starts no further notebook: after a training and
+# without one.
+NOTEBOOK_SECONDS = {"after": 210.0, "without": 90.0}
 
 
 def run_study(
@@ -40,12 +45,14 @@ def run_study(
     workers: int | str = "auto",
     out_dir: str | Path | None = None,
     minutes: float | None = DEFAULT_MINUTES,
+    all_notebooks: bool = True,
 ) -> list[NotebookOutcome]:
     """Train the missing runs, execute the notebooks that are not up to date, write the report, and
     return the outcomes.
 
     minutes: the time in which as many of the plan's optional runs are trained as fit, the runs of
-    earlier studies included; None means that all are trained. scheduler, workers: see `sweep`.
+    earlier studies included; None means that all are trained. all_notebooks: False means that no
+    notebook is started later than NOTEBOOK_SECONDS allow. scheduler, workers: see `sweep`.
     out_dir: None means reports/<scale>. A run or a notebook that fails raises no error; the outcome
     of the notebook reports the failure.
 
@@ -71,7 +78,8 @@ def run_study(
     }
     parameters = {name: value for name, value in parameters.items() if value is not None}
     outcomes = []
-    for outcome in _execute_outdated(plan, out_dir, parameters):
+    seconds = None if all_notebooks else NOTEBOOK_SECONDS["after" if missing else "without"]
+    for outcome in _execute_outdated(plan, out_dir, parameters, seconds):
         configs = plan.to_train.get(outcome.name, [])
         failed_runs = sum(config.run_id in failed_ids for config in configs)
         outcomes.append(replace(outcome, failed_runs=failed_runs))
@@ -80,6 +88,11 @@ def run_study(
     earlier_outcomes = [read_outcome(path) for path in earlier if path.is_file()]
 
     facts |= training_facts(plan, missing, failed_ids, minutes)
+    if skipped := [outcome.name for outcome in outcomes if outcome.skipped]:
+        facts["Not executed"] = (
+            f"{plural(len(skipped), 'notebook')}, for lack of time: the next study executes them "
+            f"({', '.join(skipped)})"
+        )
     facts["Total time"] = spell(time.monotonic() - start)
     index = write_report(outcomes + earlier_outcomes, out_dir, facts)
     print(f"The report is at {index.as_uri()}")
@@ -87,10 +100,10 @@ def run_study(
 
 
 def _execute_outdated(
-    plan: StudyPlan, out_dir: Path, parameters: dict[str, Any]
+    plan: StudyPlan, out_dir: Path, parameters: dict[str, Any], seconds: float | None
 ) -> list[NotebookOutcome]:
     """Execute the plan's notebooks, except those that are up to date in `out_dir`; return the
-    outcomes of all.
+    outcomes of all. seconds: see `execute`.
     """
 
     def hashes() -> dict[str, str]:
@@ -104,10 +117,16 @@ def _execute_outdated(
             "not executed again (delete them there to execute them)"
         )
     outcomes = [read_outcome(out_dir / path.name) for path in current]
-    outdated = [path for path in plan.paths if path not in current]
+    outdated = sorted(
+        (path for path in plan.paths if path not in current),
+        key=lambda path: (path.stem in EXECUTED_LAST, path.stem not in EXECUTED_FIRST),
+    )
     if outdated:
-        outcomes += execute(outdated, out_dir, parameters)
-        write_inputs((out_dir / path.name for path in plan.paths), hashes())
+        executed = execute(outdated, out_dir, parameters, seconds)
+        outcomes += executed
+        skipped = {outcome.name for outcome in executed if outcome.skipped}
+        paths = [out_dir / path.name for path in plan.paths if path.stem not in skipped]
+        write_inputs(paths, hashes())
     return outcomes
 
 
@@ -123,12 +142,14 @@ def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -
     frames = [sweep(required, **engine)] if required else []
     if optional:
         n_workers = count_workers(optional, engine["workers"], engine["scheduler"])
-        trained = [config for config in plan.optional if config not in optional]
-        budget = plan_budget(optional, minutes, n_workers, plan.runs_dir, trained)
+        spent = earlier_minutes(plan.optional, plan.runs_dir)
+        budget = plan_budget(optional, minutes, n_workers, plan.runs_dir, spent)
         print(budget.sentence())
         if budget.n_fit:
             seconds = None if budget.limit is None else budget.limit - budget.spent
             frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=seconds))
+        if minutes is not None:
+            save_minutes(plan.optional, max(minutes, spent), plan.runs_dir)
     return {run_id for frame in frames for run_id in frame.run_id[frame.status == "failed"]}
 
 

@@ -2,12 +2,13 @@
 
 The speed on a task is the recorded time of one run divided by the time that this run is expected to
 take here, after some of its training steps were timed (the probe). 1 is the speed of the machine
-that recorded the results. The probes are kept in the run store.
+that recorded the results. The run store keeps the speeds, and how many minutes of training earlier
+studies had.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,14 +16,15 @@ from pathlib import Path
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.text import number_text, plural, spell
-from mambanorm_study.config import RunConfig
+from mambanorm_study.config import RunConfig, hash_of
 from mambanorm_study.runs import machine, recorded_results
 from mambanorm_study.runs.pace import default_seconds
-from mambanorm_study.runs.store import check_store, load_runs
+from mambanorm_study.runs.store import check_store
 from mambanorm_study.tables.plan import training_seconds
 
-# The name of the file in a store that holds the probes: machine → task → speed.
-SPEED_FILE = ".speeds.json"
+# The name of the file in a store that holds what earlier studies measured: "speeds", machine → task
+# → speed, and "minutes", hash of a study's fresh runs → minutes of training.
+STUDY_FILE = ".study.json"
 
 # Runs with equal values of these fields take about the same time.
 SIZE = ["scale", "task", "arm", "n_layers", "d_model"]
@@ -33,8 +35,7 @@ class Budget:
     """Expected times of the fresh runs, and the time in which as many of them as fit are trained.
 
     seconds: run_id → expected seconds of the run on this machine, in the order of training. limit:
-    seconds of the training; None means no limit. spent: how many of them the training of earlier
-    studies took.
+    seconds of the training; None means no limit. spent: how many of them earlier studies had.
     """
 
     speed: float
@@ -59,7 +60,7 @@ class Budget:
         speed = f"This machine trains at {number_text(self.speed)} × the recorded speed"
         if self.n_fit == len(self.seconds):
             return f"{speed}: {n_runs} in about {spell(end - self.spent)}"
-        used = f", of which earlier studies took {spell(self.spent)}" if self.spent else ""
+        used = f", of which an earlier study had {spell(self.spent)}" if self.spent else ""
         return (
             f"{speed}: about {self.n_fit} of {n_runs} fit in {spell(self.limit)}{used} "
             f"(--minutes {math.ceil(end / 60)} or --fresh all trains the rest, "
@@ -72,20 +73,46 @@ def plan_budget(
     minutes: float | None,
     workers: int,
     runs_dir: str | Path | None,
-    trained: Sequence[RunConfig] = (),
+    spent_minutes: float = 0.0,
 ) -> Budget:
     """Return the budget of these runs, which are trained in this order. Time the probes if the
     store has none of this machine.
 
-    minutes: the time for these runs and for `trained`, the runs of earlier studies.
+    minutes: the time of the training, of which earlier studies had `spent_minutes`.
     """
-    spent = load_runs(runs_dir, configs=trained).wall_s.sum() / max(1, workers) if trained else 0.0
     recorded = recorded_seconds(configs)
     speeds = _speeds({config.task: config for config in configs}, recorded, runs_dir)
     seconds = {c.run_id: recorded[c.run_id] / speeds[c.task] for c in configs}
     speed = sum(recorded.values()) / sum(seconds.values())
     limit = None if minutes is None else 60 * minutes
-    return Budget(speed, seconds, max(1, workers), limit, float(spent))
+    return Budget(speed, seconds, max(1, workers), limit, 60 * spent_minutes)
+
+
+def earlier_minutes(configs: Iterable[RunConfig], runs_dir: str | Path | None) -> float:
+    """Return how many minutes of training earlier studies with these fresh runs had."""
+    return _read(runs_dir)["minutes"].get(_hash(configs), 0.0)
+
+
+def save_minutes(configs: Iterable[RunConfig], minutes: float, runs_dir: str | Path | None) -> None:
+    """Store that the studies with these fresh runs have had so many minutes of training."""
+    facts = _read(runs_dir)
+    facts["minutes"][_hash(configs)] = minutes
+    _write(facts, runs_dir)
+
+
+def _hash(configs: Iterable[RunConfig]) -> str:
+    return hash_of(" ".join(sorted(config.run_id for config in configs)))
+
+
+def _read(runs_dir: str | Path | None) -> dict[str, dict]:
+    facts = {}
+    with suppress(OSError, ValueError):  # no file, or a damaged one: it is written anew
+        facts = json.loads((check_store(runs_dir) / STUDY_FILE).read_text("utf-8"))
+    return {"speeds": {}, "minutes": {}} | facts
+
+
+def _write(facts: dict[str, dict], runs_dir: str | Path | None) -> None:
+    write_text(check_store(runs_dir) / STUDY_FILE, json.dumps(facts, indent=2))
 
 
 def recorded_seconds(configs: Iterable[RunConfig]) -> dict[str, float]:
@@ -109,12 +136,10 @@ def _speeds(
 
     Speeds that are not in the store are measured and stored.
     """
-    path, known = check_store(runs_dir) / SPEED_FILE, {}
-    with suppress(OSError, ValueError):  # no file, or a damaged one: it is written anew
-        known = json.loads(path.read_text("utf-8"))
-    speeds = known.setdefault(machine.machine(), {})
+    facts = _read(runs_dir)
+    speeds = facts["speeds"].setdefault(machine.machine(), {})
     for task, config in probes.items():
         if task not in speeds:
             speeds[task] = recorded[config.run_id] / training_seconds([config])
-    write_text(path, json.dumps(known, indent=2))
+    _write(facts, runs_dir)
     return speeds

@@ -267,6 +267,17 @@ NOTEBOOKS = {
 }
 
 
+# The order in which a study executes the notebooks: first the page of the verdicts, last those
+# whose outputs do not depend on the study's runs.
+EXECUTED_FIRST = ("12_verdicts",)
+EXECUTED_LAST = (
+    "01_normalization",
+    "02_mamba_block",
+    "11_choosing",
+    "14_clinic",
+    "15_your_norm",
+)
+
 # Notebook → function that lists its runs, for the notebooks that have runs.
 RUNS = {name: notebook.runs for name, notebook in NOTEBOOKS.items() if notebook.runs}
 

@@ -222,9 +222,9 @@ def test_a_second_study_executes_only_what_has_changed(small_study, tmp_path, ca
         """Return the notebooks that a study executes, and look whether it reports on all."""
         called = []
 
-        def execute(paths, *arguments):
+        def execute(paths, out_dir, parameters, seconds):
             called.extend(path.stem for path in paths)
-            return report.execute(paths, *arguments)
+            return report.execute(paths, out_dir, parameters, seconds)
 
         monkeypatch.setattr(whole_study, "execute", execute)
         plan = plan_study("smoke", runs_dir=runs_dir)
@@ -250,6 +250,33 @@ def test_a_second_study_executes_only_what_has_changed(small_study, tmp_path, ca
     assert executed() == ["02_b"]
 
 
+def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
+    small_study, tmp_path, capsys, monkeypatch
+):
+    options = dict(out_dir=tmp_path / "out", workers=0, all_notebooks=False)
+    plan = plan_study("smoke", runs_dir=tmp_path / "store")
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"after": -1.0, "without": 60.0})
+    skipped = run_study(plan, **options)
+    assert [(outcome.name, outcome.skipped, outcome.problem) for outcome in skipped] == [
+        ("01_a", True, ""),
+        ("02_b", True, ""),
+    ]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("as published, not executed here") == 2
+    assert "2 notebooks, for lack of time: the next study executes them (01_a, 02_b)" in page
+    assert "later   01_a  not executed in this study" in capsys.readouterr().out
+    executed = run_study(plan, **options)
+    assert not any(outcome.skipped for outcome in executed)
+    answers = [outcome.answer for outcome in executed]
+    # nothing is missing now, so that "without" applies: what has changed keeps its earlier outputs
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"after": 60.0, "without": -1.0})
+    monkeypatch.setenv("MAMBANORM_SOURCE", "auto")
+    for _ in range(2):  # and is not taken for up to date the next time
+        kept = run_study(plan, **options)
+        assert [outcome.answer for outcome in kept] == answers
+        assert all(outcome.skipped and outcome.executed for outcome in kept)
+
+
 def test_a_plan_refuses_unknown_names(small_study):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),
@@ -266,7 +293,7 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     monkeypatch.setattr(
         whole_study,
         "execute",
-        lambda paths, out, _: [executed(out, path.stem) for path in paths],
+        lambda paths, out, *_: [executed(out, path.stem) for path in paths],
     )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
     replace_runs(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})

@@ -4,7 +4,6 @@ import json
 import math
 import re
 
-import pandas as pd
 import pytest
 
 from mambanorm_study.basics.text import spell
@@ -76,18 +75,21 @@ def test_the_number_of_runs_grows_with_speed_minutes_and_workers(plan, machine_o
     assert n_fit(0.1, minutes=None) == len(plan.optional)
 
 
-def test_runs_of_earlier_studies_count_as_minutes(plan, machine_of_speed, tmp_path, monkeypatch):
+def test_the_minutes_of_earlier_studies_count(plan, machine_of_speed, tmp_path):
     machine_of_speed(0.5)
-    trained, rest = plan.optional[:20], plan.optional[20:]
-    frame = pd.DataFrame({"wall_s": [24.0] * 20})
-    monkeypatch.setattr(budget, "load_runs", lambda store, *, configs: frame[: len(configs)])
+    assert budget.earlier_minutes(plan.optional, tmp_path) == 0
+    budget.save_minutes(plan.optional, 4.0, tmp_path)
+    assert budget.earlier_minutes(plan.optional[::-1], tmp_path) == 4
+    assert budget.earlier_minutes(plan.optional[1:], tmp_path) == 0  # another study
+    rest = plan.optional[20:]
     for minutes, n_fit in ((4.0, 0), (3.0, 0), (1000.0, len(rest)), (None, len(rest))):
-        planned = budget.plan_budget(rest, minutes, 2, tmp_path, trained)
+        planned = budget.plan_budget(rest, minutes, 2, tmp_path, 4.0)
         assert (planned.spent, planned.n_fit) == (240.0, n_fit)
-    sentence = budget.plan_budget(rest, 4.0, 2, tmp_path, trained).sentence()
+    assert budget.earlier_minutes(plan.optional, tmp_path) == 4
+    sentence = budget.plan_budget(rest, 4.0, 2, tmp_path, 4.0).sentence()
     more = sum(planned.seconds.values()) / 2
-    assert f"about 0 of {len(rest)} fresh runs fit in 4 min, of which earlier studies" in sentence
-    assert f"took 4 min (--minutes {math.ceil((240 + more) / 60)} or" in sentence
+    assert f"about 0 of {len(rest)} fresh runs fit in 4 min, of which an earlier study" in sentence
+    assert f"had 4 min (--minutes {math.ceil((240 + more) / 60)} or" in sentence
     assert f"about {spell(more)} more)" in sentence
 
 
@@ -100,14 +102,14 @@ def test_one_arm_a_task_is_timed_once_and_kept_under_the_name_of_the_machine(
     assert sorted(config.task for config in probes) == sorted(tasks)
     assert budget.plan_budget(plan.optional, 4.0, 2, tmp_path) == first
     assert len(probes) == len(tasks)
-    path = tmp_path / budget.SPEED_FILE
-    assert set(json.loads(path.read_text())[machine()]) == tasks
+    path = tmp_path / budget.STUDY_FILE
+    assert set(json.loads(path.read_text())["speeds"][machine()]) == tasks
     path.write_text("damaged")
     assert budget.plan_budget(plan.optional, 4.0, 2, tmp_path) == first
     # another machine on the same disk measures its own speed
-    path.write_text(json.dumps({"another machine": dict.fromkeys(tasks, 9.0)}))
+    path.write_text(json.dumps({"speeds": {"another machine": dict.fromkeys(tasks, 9.0)}}))
     assert budget.plan_budget(plan.optional, 4.0, 2, tmp_path) == first
-    assert "another machine" in json.loads(path.read_text())
+    assert "another machine" in json.loads(path.read_text())["speeds"]
 
 
 def test_a_real_probe_takes_seconds_and_gives_a_plausible_speed(plan, tmp_path):
