@@ -12,7 +12,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_clinic.card_text import CardFacts
-from mambanorm_study.advice.which_arm import compared_column, comparison_row, ranking, tuned_arms
+from mambanorm_study.advice.which_arm import accuracy, comparison_row, ranking, tuned_arms
 from mambanorm_study.claims.claim import Claim, Comparison
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.runs.presets import kind_of
@@ -68,16 +68,14 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
     or, on a language task, of minus the test loss in bits per character).
     """
     names = dict.fromkeys([*tuned_arms(kind_of(task)), *arms])
-    rows = [(arm, _mean_score(evidence, task, arm)) for arm in names]
+    rows = [(arm, _mean_accuracy(evidence, task, arm)) for arm in names]
     table = pd.DataFrame(rows, columns=["arm", "mean"]).dropna()
     return table.sort_values("mean", ascending=False, ignore_index=True)
 
 
 @lru_cache(maxsize=512)  # cached as `_ranked_arms` is
-def _mean_score(evidence: Evidence, task: str, arm: str) -> float:
-    """Return the mean score of an arm; NaN if it has no tuning runs or no test runs."""
-    runs = evidence.runs_of_arms([arm], task)
-    return np.nan if runs.missing else float(runs.columns[compared_column(task)[0]].mean())
+def _mean_accuracy(evidence: Evidence, task: str, arm: str) -> float:
+    return accuracy(arm, task, evidence)["mean"]
 
 
 def training_table(card: CardFacts, evidence: Evidence) -> pd.DataFrame:

@@ -48,7 +48,7 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     is_behind = other_arms.standing == BEHIND
     similar = [label(name) for name in other_arms.arm[~is_behind & (other_arms.standing != AHEAD)]]
     arms = f"{'causal ' if causal or is_language else ''}arms"
-    basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {table.n.max():.0f} seeds]"
+    basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {best.n:.0f} seeds]"
     contradictions = [
         f"{label(row.arm)} ({row.who}) is behind {arm.label}: "
         f"{difference_with_interval(-row.behind, -row.high, -row.low, row.unit)}. {basis}"

@@ -90,10 +90,10 @@ def ranking(
 
     The first row is the chosen arm. Columns:
     - arm, who (who recommends the arm), lr, validation (mean validation accuracy);
-    - of the test accuracy on the test seeds that all arms share: mean, sd, n (number of seeds);
-      diverged (number of the arm's test runs that diverged);
-    - of the difference "chosen arm minus this arm" in test accuracy: behind (the mean), low, high
-      (the 95 % interval), per_seed (one difference per seed), unit;
+    - of the test accuracy, as in `accuracy`: mean, sd, n (number of seeds), diverged (number of the
+      arm's test runs that diverged);
+    - of the difference "chosen arm minus this arm" in test accuracy, as in `compare`: behind (the
+      mean), low, high (the 95 % interval), per_seed (one difference per seed), unit;
     - standing of the arm ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
     - fresh (True if all runs are on test seeds and no earlier version of the protocol has judged
       these runs).
@@ -102,47 +102,66 @@ def ranking(
     minus the test loss in bits per character takes the place of the accuracy.
 
     frame: a run frame (one row per run) or Evidence. arms: the arms to choose from; None means
-    `tuned_arms`. Arms without a tuned learning rate are left out. Raises ValueError if no arm
-    remains, or if the arms share fewer than two seeds.
+    `tuned_arms`. Arms without a tuned learning rate or without test runs are left out. Raises
+    ValueError if no arm remains, or if all remaining arms share fewer than two tuning seeds.
     """
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
-    tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
-    if arms is not None:
-        tuned = [arm for arm in tuned if arm in set(arms)]
-    runs = evidence.runs_of_arms(tuned, task) if tuned else None
-    if runs is None or len(runs.seeds) < 2:
+    names = tuned_arms(kind) if arms is None else [arm for arm in tuned_arms(kind) if arm in arms]
+    accuracies = {arm: accuracy(arm, task, evidence) for arm in names}
+    tested = [arm for arm, facts in accuracies.items() if facts["n"] > 1]
+    tuning = Evidence(evidence, tuning=True).runs_of_arms(tested, task) if tested else None
+    if tuning is None or len(tuning.seeds) < 2:
         raise ValueError(
             f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
             "see mambanorm_study.needed"
         )
-    tuning = Evidence(evidence, tuning=True).runs_of_arms(tuned, task)
-    column, smallest = compared_column(task)
-    score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
-    order = np.argsort(-validation, kind="stable")
-    lead = score[order[0]] - score  # (arms, seeds): chosen arm minus each arm
-    low, high = np.array([rule.interval(row) for row in lead]).T
-    words = [rule.better_or_worse(row, smallest) for row in lead]
-    table = pd.DataFrame(
-        dict(
-            arm=runs.arms,
-            who=[RECOMMENDED_BY[kind].get(arm, "") for arm in runs.arms],
-            lr=runs.lrs,
-            validation=validation,
-            mean=score.mean(axis=1),
-            sd=score.std(axis=1, ddof=1),
-            n=len(runs.seeds),
-            diverged=runs.columns["diverged"].sum(axis=1).astype(int),
-            behind=lead.mean(axis=1),
-            low=low,
-            high=high,
-            per_seed=lead.tolist(),
-            standing=[STANDING_OF_WORD.get(word, CANNOT_TELL) for word in words],
-            unit=UNITS[column],
-            fresh=runs.fresh,
-        )
-    )
-    table.loc[order[0], ["low", "high", "standing"]] = np.nan, np.nan, CHOSEN
-    return table.iloc[order].reset_index(drop=True)
+    validation = dict(zip(tested, tuning.columns["validation"].mean(axis=1), strict=True))
+    best_first = sorted(tested, key=lambda arm: -validation[arm])
+    rows = []
+    for arm in best_first:
+        facts = {
+            "arm": arm,
+            "who": RECOMMENDED_BY[kind].get(arm, ""),
+            "lr": evidence.lr(arm, task),
+            "validation": validation[arm],
+            **accuracies[arm],
+        }
+        rows.append(facts | _standing(best_first[0], arm, task, evidence))
+    return pd.DataFrame(rows)
+
+
+def _standing(chosen: str, arm: str, task: str, evidence: Evidence) -> dict[str, Any]:
+    """Return the columns of `ranking` on the difference between the chosen arm and another arm."""
+    if arm == chosen:
+        facts = {"behind": 0.0, "low": np.nan, "high": np.nan, "per_seed": [], "standing": CHOSEN}
+        fresh = evidence.runs_of_arms([arm], task).fresh
+        return facts | {"unit": UNITS[compared_column(task)[0]], "fresh": fresh}
+    row = compare_arms(chosen, arm, evidence, task)
+    return {
+        "behind": row.effect,
+        "low": row.low,
+        "high": row.high,
+        "per_seed": list(row.per_seed),
+        "standing": STANDING_OF_WORD.get(row.word, CANNOT_TELL),
+        "unit": row.unit,
+        "fresh": row.fresh,
+    }
+
+
+def accuracy(arm: str, task: str, evidence: Evidence) -> dict[str, float]:
+    """Return the test accuracy of an arm at its tuned learning rate, on its test seeds: a dict with
+    mean, sd, n (the number of seeds; 0 if the arm is not tuned or not tested) and diverged.
+
+    The accuracy is in per cent; for language models, minus the test loss in bits per character
+    takes its place. An arm without test runs is measured on its tuning seeds.
+    """
+    runs = evidence.runs_of_arms([arm], task)
+    if runs.missing:
+        return {"mean": np.nan, "sd": np.nan, "n": 0, "diverged": 0}
+    score = runs.columns[compared_column(task)[0]][0]
+    sd = score.std(ddof=1) if len(score) > 1 else np.nan
+    diverged = int(runs.columns["diverged"].sum())
+    return {"mean": score.mean(), "sd": sd, "n": len(score), "diverged": diverged}
 
 
 def rankings(
@@ -150,7 +169,7 @@ def rankings(
 ) -> dict[str, pd.DataFrame]:
     """Return a map from task to the `ranking` on this task, for the tasks that have a ranking.
 
-    A task has a ranking if arms are tuned on the task and share at least two seeds.
+    A task has a ranking if arms are tuned and tested on it (see `ranking`).
     """
     tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:

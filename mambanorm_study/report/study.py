@@ -35,7 +35,7 @@ from mambanorm_study.tasks import TASKS
 
 # Seconds after which a study of the default length starts no further notebook: after a training and
 # without one.
-NOTEBOOK_SECONDS = {"after": 210.0, "without": 90.0}
+NOTEBOOK_SECONDS = {"after": 150.0, "without": 75.0}
 
 
 def run_study(

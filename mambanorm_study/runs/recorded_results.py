@@ -264,8 +264,9 @@ def grid_at_recorded_lr(
 ) -> list[RunConfig]:
     """Return the configs of `grid`, with each recorded arm at its recorded learning rate.
 
-    seeds: None means the seeds that are recorded for every one of `arms` that is recorded on the
-    task; if there is no such seed, the list of seeds that most recorded arms of the task have.
+    seeds: None means all recorded seeds of each arm, so that an accuracy, or a difference of two
+    arms, is the same wherever it is shown. An arm that is not recorded gets the list of seeds that
+    most recorded arms of the task have; so do all arms if they share no recorded seed.
     source: "trained" gives the configs of `grid` unchanged; None means the environment variable
     `MAMBANORM_SOURCE`, or "auto" if it is not set.
     keep_unrecorded: False leaves out the arms that are not recorded on a task; if none of `arms` is
@@ -277,14 +278,14 @@ def grid_at_recorded_lr(
     for task in tasks:
         recorded_arms = recorded_choices(task, scale)
         choices = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
-        task_seeds = seeds
-        if seeds is None and recorded_arms:
-            counts = Counter(choice.seeds for choice in recorded_arms.values())
-            most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)))
-            seed_sets = [set(choice.seeds) for choice in choices.values()] or [set()]
-            task_seeds = sorted(set.intersection(*seed_sets)) or most_common
         task_arms = arms if keep_unrecorded or not choices else list(choices)
-        for config in grid(task_arms, [task], scale=scale, seeds=task_seeds):
-            choice = choices.get(config.arm)
-            configs.append(config.but(lr=choice.lr) if choice else config)
+        counts = Counter(choice.seeds for choice in recorded_arms.values())
+        most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)), default=None)
+        seed_sets = [set(choice.seeds) for choice in choices.values()] or [set()]
+        share_seeds = bool(set.intersection(*seed_sets))
+        for arm in task_arms:
+            choice = choices.get(str(arm))
+            arm_seeds = choice.seeds if choice and share_seeds else most_common
+            for config in grid([arm], [task], scale=scale, seeds=seeds or arm_seeds):
+                configs.append(config.but(lr=choice.lr) if choice else config)
     return unique(configs)

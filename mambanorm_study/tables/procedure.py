@@ -119,9 +119,16 @@ def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True).rename(columns={"step": "way"})
 
 
+def on_complete_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs on the seeds on which every arm of their task was run."""
+    by_task = runs.groupby("task").arm
+    by_seed = runs.groupby(["task", "seed"]).arm
+    return runs[by_seed.transform("nunique") == by_task.transform("nunique")]
+
+
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
     """Return how much lower the test accuracy of the arm that is best on one seed is on the other
-    seeds, one row for each task and seed.
+    seeds, one row for each task and each seed of `on_complete_seeds`.
 
     Columns: task, seed; winner, the arm with the best test accuracy on this seed; accuracy, the
     winner's test accuracy on this seed; other_seeds, the winner's mean test accuracy on the other
@@ -129,7 +136,7 @@ def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
     points.
     """
     rows = []
-    for task, task_runs in runs.groupby("task", sort=False):
+    for task, task_runs in on_complete_seeds(runs).groupby("task", sort=False):
         table = task_runs.pivot(index="arm", columns="seed", values="test_accuracy")
         for seed, winner in table.idxmax().items():
             accuracy, elsewhere = table.loc[winner, seed], table.loc[winner].drop(seed).mean()

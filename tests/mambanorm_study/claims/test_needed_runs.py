@@ -210,7 +210,11 @@ def test_other_seeds_tasks_and_scales_have_parts_too():
         "pydoc, the arms of H4 and H8 once more",
     }
     found = recording.parts("quick", tasks=["digits"])
-    assert [part.name for part in found] == ["verdicts, digits", "the notebooks"]
+    assert [part.name for part in found] == [
+        "verdicts, digits",
+        "the notebooks",
+        "the notebooks' side experiments",
+    ]
     assert {part.seeds for part in found} == {tuple(range(52, 60))}
     assert {config.task for config in found[0].find_needed(pd.DataFrame())} == {"digits"}
     with pytest.raises(ValueError, match="test seeds are 52 to 99"):
