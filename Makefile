@@ -18,7 +18,7 @@ help:
 setup: .venv/installed-study
 
 # the groups of packages in pyproject.toml: what a command needs is installed when it is first called;
-# --no-compile, because Python compiles the modules that are imported, a tenth of all, when they are imported
+# --no-compile saves time: only a tenth of the modules is ever imported, and Python compiles these on import
 .venv/installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "mambanorm needs Python 3.11 or newer, found %d.%d: say make PYTHON=python3.11" % v[:2])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

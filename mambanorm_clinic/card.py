@@ -106,8 +106,8 @@ def _measured_card(
 ) -> NormCard:
     """Return the card of a norm without results of runs.
 
-    norm, tasks, seeds: see `norm_card`. costs: as from `costs_by_shape`; None means that they are
-    measured.
+    norm, tasks, seeds: see `norm_card`. costs: the norm's table of `costs_by_shape`; None means
+    that the costs are measured.
     """
     name, tasks = find_norm(norm), _check_card_tasks(tasks, scale, against)
     test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
@@ -115,18 +115,19 @@ def _measured_card(
 
 
 def _with_results(
-    card: NormCard, evidences: Mapping[str, Evidence], inside_evidence: Evidence
+    card: NormCard, evidences: Mapping[str, Evidence], training_evidence: Evidence
 ) -> NormCard:
     """Return a copy of the card with the results of known runs.
 
-    evidences: task → the known runs on the task. inside_evidence: the known runs on `inside_task`.
+    evidences: task → the known runs on the task. training_evidence: the known runs on
+    `inside_task`.
     """
     rows, scores = [], {}
     for task in usable_tasks(card):
         rows += comparison_rows(card, task, evidences[task])
         scores[task] = score_table(card.arms.values(), task, evidences[task])
     scores = {task: table for task, table in scores.items() if len(table)}
-    training = training_table(card, inside_evidence)
+    training = training_table(card, training_evidence)
     return replace(card, training=training, verdicts=pd.DataFrame(rows), scores=scores)
 
 
@@ -230,11 +231,11 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
     known = known_runs(scale)
     evidences = {task: _evidence(known, task, scale) for task in card_tasks(scale)}
     inside = inside_task(scale)
-    inside_evidence = evidences.get(inside) or _evidence(known, inside, scale)
+    training_evidence = evidences.get(inside) or _evidence(known, inside, scale)
     names = list(names)
     costs = costs_by_shape(names)
     cards = [_measured_card(name, None, None, scale, REFERENCE, costs[name]) for name in names]
-    return [_with_results(card, evidences, inside_evidence) for card in cards]
+    return [_with_results(card, evidences, training_evidence) for card in cards]
 
 
 def _evidence(known: pd.DataFrame, task: str, scale: str) -> Evidence:

@@ -87,7 +87,7 @@ def training_table(card: CardFacts, evidence: Evidence) -> pd.DataFrame:
     the arm `card.against` trains); diverged (a map from each learning rate, as text, to the tuple
     (number of diverged runs, number of runs)).
 
-    evidence: the known runs on this task.
+    evidence: the known runs on the task of the measurements inside models (`inside_task`).
     """
     task = inside_task(card.scale)
     reference_lr = _highest_lr(card.against, evidence, task)

@@ -253,11 +253,11 @@ def run_id_of(values: dict[str, Any]) -> str:
     The run_id is the hash of SCHEMA and of the values as JSON. A field of LATER_DEFAULTS that has
     its default is left out. The norms that the dict names need not be registered.
     """
-    return hash_of(text_to_hash(values))
+    return hash_of(canonical_json(values))
 
 
-def text_to_hash(values: dict[str, Any]) -> str:
-    """Return the text whose hash is the run_id of a config that is given as a dict."""
+def canonical_json(values: dict[str, Any]) -> str:
+    """Return the JSON text whose hash is the run_id of a config that is given as a dict."""
     hashed = {
         name: value
         for name, value in values.items()

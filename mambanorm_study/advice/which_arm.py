@@ -95,15 +95,16 @@ def ranking(
     - of the difference "chosen arm minus this arm" in test accuracy, as in `compare`: behind (the
       mean), low, high (the 95 % interval), per_seed (one difference per seed), unit;
     - standing of the arm ("chosen", "behind", "ahead", "about the same" or "we cannot tell");
-    - fresh (True if all runs are on test seeds and no earlier version of the protocol has judged
-      these runs).
+    - fresh (True if all runs of this arm and of the chosen arm are on test seeds, and no earlier
+      version of the protocol has judged these runs).
 
     Accuracies are in per cent, and their differences in points (unit "pp"). For language models,
     minus the test loss in bits per character takes the place of the accuracy.
 
     frame: a run frame (one row per run) or Evidence. arms: the arms to choose from; None means
-    `tuned_arms`. Arms without a tuned learning rate or without test runs are left out. Raises
-    ValueError if no arm remains, or if all remaining arms share fewer than two tuning seeds.
+    `tuned_arms`. Arms without a tuned learning rate, or with fewer than two seeds, are left out.
+    Raises ValueError if no arm remains, or if the remaining arms have fewer than two tuning seeds
+    in common.
     """
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
     names = tuned_arms(kind) if arms is None else [arm for arm in tuned_arms(kind) if arm in arms]
@@ -149,11 +150,12 @@ def _standing(chosen: str, arm: str, task: str, evidence: Evidence) -> dict[str,
 
 
 def accuracy(arm: str, task: str, evidence: Evidence) -> dict[str, float]:
-    """Return the test accuracy of an arm at its tuned learning rate, on its test seeds: a dict with
-    mean, sd, n (the number of seeds; 0 if the arm is not tuned or not tested) and diverged.
+    """Return the test accuracy of an arm at its tuned learning rate, on its test seeds or, if it
+    has none, on its tuning seeds.
 
-    The accuracy is in per cent; for language models, minus the test loss in bits per character
-    takes its place. An arm without test runs is measured on its tuning seeds.
+    The result is a dict with mean, sd, n (the number of seeds; 0 if the arm has no tuned learning
+    rate or no runs at it) and diverged (the number of diverged runs). The accuracy is in per cent;
+    for language models, minus the test loss in bits per character takes its place.
     """
     runs = evidence.runs_of_arms([arm], task)
     if runs.missing:

@@ -82,7 +82,7 @@ class Runs:
         return comparison.offset + weights @ self.columns[comparison.column]
 
 
-class _Arrays(NamedTuple):
+class _RunArrays(NamedTuple):
     """Runs as arrays: seeds (n,), values (n, columns), run_ids (n,).
 
     names: the names of the columns.
@@ -97,9 +97,9 @@ class _Arrays(NamedTuple):
         """Return the values in one column, of shape (n,)."""
         return self.values[:, self.names.index(name)]
 
-    def take(self, rows: np.ndarray) -> _Arrays:
+    def take(self, rows: np.ndarray) -> _RunArrays:
         """Return some of the runs. rows: row numbers or a mask."""
-        return _Arrays(self.seeds[rows], self.names, self.values[rows], self.run_ids[rows])
+        return _RunArrays(self.seeds[rows], self.names, self.values[rows], self.run_ids[rows])
 
 
 class Evidence:
@@ -144,11 +144,11 @@ class Evidence:
         self.scale = scales[0]
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
-        self._values_by_run = _arrays(self.runs)
+        self._all_runs = _to_arrays(self.runs)
         self._rows_by_arm = self.runs.groupby(["task", "arm"]).indices
         self._rows: dict[tuple, np.ndarray] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
-        self._arrays: dict[tuple, _Arrays] = {}
+        self._runs_at_lr: dict[tuple, _RunArrays] = {}
         self._best_lrs: dict[tuple, list[float]] = {}
 
     def seeds(self, task: str) -> tuple[int, ...]:
@@ -164,10 +164,10 @@ class Evidence:
         return self.runs.iloc[self._rows_of_arm(arm, task, changes)]
 
     def _rows_of_arm(self, arm: str, task: str, changes: tuple) -> np.ndarray:
-        """Return the numbers of the rows of `runs_of_arm` in `self.runs`."""
+        """Return the positions in `self.runs` of the runs that `runs_of_arm` returns."""
         key = (arm, task, changes)
         if key not in self._rows:
-            rows, runs = self._rows_by_arm.get((task, arm), np.empty(0, int)), self._values_by_run
+            rows, runs = self._rows_by_arm.get((task, arm), np.empty(0, int)), self._all_runs
             lrs, seeds = runs.column("lr")[rows].tolist(), runs.seeds[rows].tolist()
             ids = [
                 setting_id(task, self.scale, arm, lr, seed, changes)
@@ -195,7 +195,7 @@ class Evidence:
         return self._tuned[key]
 
     def _validation(self, arm: str, task: str, changes: tuple) -> pd.DataFrame:
-        runs = self._values_by_run.take(self._rows_of_arm(arm, task, changes))
+        runs = self._all_runs.take(self._rows_of_arm(arm, task, changes))
         runs = runs.take(np.array([is_tuning_seed(seed) for seed in runs.seeds], bool))
         seeds, row_of_run = np.unique(runs.seeds, return_inverse=True)
         lrs, column_of_run = np.unique(runs.column("lr"), return_inverse=True)
@@ -255,14 +255,14 @@ class Evidence:
             return _aligned(arms, runs, set(filter(is_tuning_seed, seeds)), lrs)
         return _aligned(arms, runs, test_seeds, lrs)
 
-    def _arrays_of_arm(self, arm: str, lr: float, task: str) -> _Arrays:
+    def _arrays_of_arm(self, arm: str, lr: float, task: str) -> _RunArrays:
         """Return the runs of an arm at a learning rate, on all seeds."""
         key = (arm, lr, task, self.changes)
-        if key not in self._arrays:
-            runs = self._values_by_run.take(self._rows_of_arm(arm, task, self.changes))
+        if key not in self._runs_at_lr:
+            runs = self._all_runs.take(self._rows_of_arm(arm, task, self.changes))
             runs = runs.take(runs.column("lr") == lr)
-            self._arrays[key] = runs.take(np.argsort(runs.seeds))
-        return self._arrays[key]
+            self._runs_at_lr[key] = runs.take(np.argsort(runs.seeds))
+        return self._runs_at_lr[key]
 
     def runs_of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
         """Return the runs of the given arms on a task, at the learning rates of the claim."""
@@ -299,9 +299,9 @@ class Evidence:
         return pd.concat(rows) if rows else runs.iloc[:0].assign(reach=np.nan)
 
 
-def _arrays(runs: pd.DataFrame) -> _Arrays:
+def _to_arrays(runs: pd.DataFrame) -> _RunArrays:
     numeric = runs.columns.drop(["run_id", "task", "arm", "seed"])
-    return _Arrays(
+    return _RunArrays(
         runs.seed.to_numpy(int),
         tuple(numeric),
         runs[numeric].to_numpy(float),
@@ -309,17 +309,17 @@ def _arrays(runs: pd.DataFrame) -> _Arrays:
     )
 
 
-def _sorted_arrays(runs: pd.DataFrame) -> _Arrays:
+def _sorted_arrays(runs: pd.DataFrame) -> _RunArrays:
     """Return runs as arrays, sorted by seed, as `_aligned` needs them."""
-    return _arrays(runs.sort_values("seed"))
+    return _to_arrays(runs.sort_values("seed"))
 
 
-def _shared_seeds(runs: Sequence[_Arrays]) -> set[int]:
+def _shared_seeds(runs: Sequence[_RunArrays]) -> set[int]:
     return set.intersection(*(set(arrays.seeds.tolist()) for arrays in runs))
 
 
 def _aligned(
-    arms: tuple[str, ...], runs: list[_Arrays], seeds: set[int], lrs: Sequence[float] = ()
+    arms: tuple[str, ...], runs: list[_RunArrays], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
     """Return the given runs on these seeds as a `Runs`, whose arrays have the shape (arms, seeds).
 

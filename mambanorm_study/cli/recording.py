@@ -181,7 +181,7 @@ def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) 
     """Return the parts of a scale other than STUDY_SCALE.
 
     There is one part for each task, with the runs for the claims about the task, and two last parts
-    with the runs for the notebooks and for their side experiments.
+    with the runs for the notebooks and their extra runs (`notebook_runs.extra_runs`).
     """
     all_parts = []
     for task in tasks:
@@ -191,11 +191,11 @@ def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) 
             all_parts.append(Part(f"verdicts, {task}", seeds, find_needed))
     by_notebook = notebook_runs.notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
-    side_runs = notebook_runs.side_runs(scale)
+    extra_runs = notebook_runs.extra_runs(scale)
     return [
         *all_parts,
         Part("the notebooks", seeds, lambda known: runs),
-        Part("the notebooks' side experiments", seeds, lambda known: side_runs),
+        Part("extra runs of the notebooks", seeds, lambda known: extra_runs),
     ]
 
 

@@ -44,9 +44,10 @@ from mambanorm_study.cli.printing import may_train, report_failed
         type=arg.minutes,
         metavar="M",
         help=(
-            "train as many of the runs on new seeds as end within M minutes, those of earlier "
-            f"studies included, and execute all notebooks (default: {DEFAULT_MINUTES:g}, and those "
-            "notebooks that start within minutes, the others in the next study)"
+            "time limit for training runs on new seeds, in minutes; time that earlier studies have "
+            "used counts. With this option all notebooks are executed (default: "
+            f"{DEFAULT_MINUTES:g}, and notebooks that do not start in time are left to the next "
+            "study)"
         ),
     ),
     arg.NOTEBOOKS,

@@ -55,7 +55,8 @@ def execute(
     """Execute notebooks, at most MAX_KERNELS at a time, write them into `out_dir`, and return their
     outcomes in the order of `paths`.
 
-    The notebooks read the fresh runs in the store and train no further ones. An interrupt leaves
+    The notebooks read the fresh runs in the store and train no further ones; a few train small runs
+    of another kind, such as solutions of exercises. An interrupt leaves
     unfinished notebooks' files in `out_dir` unchanged. seconds: after so many seconds no further
     notebook is started; None means no limit. A notebook that is not started keeps its file in
     `out_dir` or is copied there as it is published.

@@ -99,7 +99,7 @@ class NotebookOutcome:
 
     def __str__(self) -> str:
         if self.skipped:
-            return f"later   {self.name}  not executed in this study"
+            return f"skipped {self.name}  no time left; the next study executes it"
         mark = "FAILED" if self.problem else "ok    "
         return f"{mark}  {self.name}  {spell(self.wall_s)}  {self.problem}".rstrip()
 

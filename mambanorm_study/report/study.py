@@ -23,7 +23,7 @@ from mambanorm_study.report.page import (
     template,
 )
 from mambanorm_study.report.plan import StudyPlan
-from mambanorm_study.report.up_to_date import inputs_hash, is_up_to_date, write_inputs
+from mambanorm_study.report.up_to_date import inputs_hash, is_up_to_date, write_hashes
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.cluster import count_workers
 from mambanorm_study.runs.grid import unique
@@ -33,9 +33,9 @@ from mambanorm_study.tables.budget import earlier_minutes, plan_budget, save_min
 from mambanorm_study.tables.notebook_runs import EXECUTED_FIRST, EXECUTED_LAST
 from mambanorm_study.tasks import TASKS
 
-# Seconds after which a study of the default length starts no further notebook: after a training and
-# without one.
-NOTEBOOK_SECONDS = {"after": 150.0, "without": 75.0}
+# In a default study, no notebook starts later than this many seconds after the first one: if the
+# study has trained runs, and if it has not.
+NOTEBOOK_SECONDS = {"trained": 150.0, "not trained": 75.0}
 
 
 def run_study(
@@ -50,8 +50,8 @@ def run_study(
     """Train the missing runs, execute the notebooks that are not up to date, write the report, and
     return the outcomes.
 
-    minutes: the time in which as many of the plan's optional runs are trained as fit, the runs of
-    earlier studies included; None means that all are trained. all_notebooks: False means that no
+    minutes: the time limit for training the plan's optional runs, of which earlier studies may have
+    used some; None means that all are trained. all_notebooks: False means that no
     notebook is started later than NOTEBOOK_SECONDS allow. scheduler, workers: see `sweep`.
     out_dir: None means reports/<scale>. A run or a notebook that fails raises no error; the outcome
     of the notebook reports the failure.
@@ -78,7 +78,10 @@ def run_study(
     }
     parameters = {name: value for name, value in parameters.items() if value is not None}
     outcomes = []
-    seconds = None if all_notebooks else NOTEBOOK_SECONDS["after" if missing else "without"]
+    has_trained = len(missing_runs(missing, plan.runs_dir)) < len(missing)
+    seconds = (
+        None if all_notebooks else NOTEBOOK_SECONDS["trained" if has_trained else "not trained"]
+    )
     for outcome in _execute_outdated(plan, out_dir, parameters, seconds):
         configs = plan.to_train.get(outcome.name, [])
         failed_runs = sum(config.run_id in failed_ids for config in configs)
@@ -109,8 +112,8 @@ def _execute_outdated(
     def hashes() -> dict[str, str]:
         return {p.stem: inputs_hash(p, parameters, plan.runs_dir) for p in plan.paths}
 
-    inputs = hashes()
-    current = [p for p in plan.paths if is_up_to_date(out_dir / p.name, inputs[p.stem])]
+    before = hashes()
+    current = [p for p in plan.paths if is_up_to_date(out_dir / p.name, before[p.stem])]
     if current:
         print(
             f"{plural(len(current), 'notebook')} up to date in {out_dir}, "
@@ -126,7 +129,7 @@ def _execute_outdated(
         outcomes += executed
         skipped = {outcome.name for outcome in executed if outcome.skipped}
         paths = [out_dir / path.name for path in plan.paths if path.stem not in skipped]
-        write_inputs(paths, hashes())
+        write_hashes(paths, hashes())
     return outcomes
 
 
@@ -168,7 +171,7 @@ def training_facts(
     if n_left_out:
         facts["Left out"] = (
             f"{plural(n_left_out, 'fresh run')}, because they would not have ended within "
-            f"{number_text(minutes)} minutes of training: a larger --minutes trains them"
+            f"{number_text(minutes)} minutes of training; train them with a larger --minutes"
         )
         print(f"Left out: {facts['Left out']}")
     return facts

@@ -1,9 +1,10 @@
-"""Which executed notebooks of an earlier study are up to date, so that they need not run again.
+"""Finds the executed notebooks of an earlier study that are up to date and need not run again.
 
 An executed notebook is up to date if everything that its outputs depend on is the same: the
-notebook, its parameters, the code of the packages, the recorded results, the versions, the
-environment variables of the kit, the user's files to import, and the runs in the store. A hash of
-all these is written into the metadata of the executed notebook.
+notebook, its parameters, the code of the kit and of installed norms, the recorded results, the
+versions of Python and of the main packages, the machine, the environment variables MAMBANORM_*, the
+files that the user has told the kit to import, and the runs in the store. A hash of all these is
+written into the metadata of the executed notebook.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ def inputs_hash(path: Path, parameters: Mapping[str, Any], runs_dir: str | Path 
     store = store_dir(runs_dir)
     files = [path, *sorted(RESULTS.glob("*")), *map(Path, files_to_import())]
     files += sorted(PACKAGE.parent.glob("mambanorm*/**/*.py"))  # the kit's three packages
-    for norms in entry_points(group="mambanorm.norms"):  # those of other packages, too
+    for norms in entry_points(group="mambanorm.norms"):  # norms that other packages register
         files.append(Path(find_spec(norms.module).origin))
     facts = [
         parameters,
@@ -45,24 +46,21 @@ def inputs_hash(path: Path, parameters: Mapping[str, Any], runs_dir: str | Path 
     return digest.hexdigest()
 
 
-def is_up_to_date(executed: Path, inputs: str) -> bool:
-    """Return True if the executed notebook exists, has no error and was made from these inputs.
-
-    inputs: as from `inputs_hash`.
-    """
+def is_up_to_date(executed: Path, expected_hash: str) -> bool:
+    """Return True if the executed notebook exists, has no error and has this `inputs_hash`."""
     if not executed.is_file():
         return False
     metadata = nbformat.read(executed, as_version=4).metadata
-    has_error = metadata.get("papermill", {}).get("error", "unknown")
-    return not has_error and metadata.get("mambanorm", {}).get("inputs") == inputs
+    error = metadata.get("papermill", {}).get("error", "not executed by a study")
+    return not error and metadata.get("mambanorm", {}).get("inputs_hash") == expected_hash
 
 
-def write_inputs(executed: Iterable[Path], inputs: Mapping[str, str]) -> None:
-    """Write the hash of its inputs into each executed notebook. inputs: name → hash.
+def write_hashes(executed: Iterable[Path], hashes: Mapping[str, str]) -> None:
+    """Write its `inputs_hash` into each executed notebook. hashes: name of the notebook → hash.
 
-    Call this after all notebooks of a study have ended, because they add runs to the store.
+    Call this after all notebooks have ended, because some of them add runs to the store.
     """
     for path in executed:
         nb = nbformat.read(path, as_version=4)
-        nb.metadata["mambanorm"] = {"inputs": inputs[path.stem]}
+        nb.metadata["mambanorm"] = {"inputs_hash": hashes[path.stem]}
         write_text(path, nbformat.writes(nb))

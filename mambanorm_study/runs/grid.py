@@ -13,7 +13,7 @@ from typing import Any
 from mambanorm.arms import PRESETS, Arm
 from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.settings import check_scale, default_scale
-from mambanorm_study.config import RunConfig, check_seed, hash_of, text_to_hash
+from mambanorm_study.config import RunConfig, canonical_json, check_seed, hash_of
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
@@ -60,9 +60,9 @@ def setting_id(
 
 @lru_cache(maxsize=1_000)
 def _setting_text(task: str, scale: str, arm: str, changes: tuple[tuple[str, Any], ...]) -> str:
-    """Return `text_to_hash` of a config, with placeholders for its learning rate and seed."""
+    """Return the canonical JSON of a config, with placeholders for its learning rate and seed."""
     values = base_config(task, scale, arm=arm, **dict(changes)).values()
-    return text_to_hash(values | {"lr": "<lr>", "seed": "<seed>"})
+    return canonical_json(values | {"lr": "<lr>", "seed": "<seed>"})
 
 
 def relative_cost(config: RunConfig) -> float:

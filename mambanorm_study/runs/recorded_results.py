@@ -265,8 +265,8 @@ def grid_at_recorded_lr(
     """Return the configs of `grid`, with each recorded arm at its recorded learning rate.
 
     seeds: None means all recorded seeds of each arm, so that an accuracy, or a difference of two
-    arms, is the same wherever it is shown. An arm that is not recorded gets the list of seeds that
-    most recorded arms of the task have; so do all arms if they share no recorded seed.
+    arms, is the same wherever it is shown. An arm without recorded runs gets the most common list
+    of seeds on the task. If no seed is recorded for all recorded ones of `arms`, every arm gets it.
     source: "trained" gives the configs of `grid` unchanged; None means the environment variable
     `MAMBANORM_SOURCE`, or "auto" if it is not set.
     keep_unrecorded: False leaves out the arms that are not recorded on a task; if none of `arms` is

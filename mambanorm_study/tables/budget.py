@@ -2,8 +2,7 @@
 
 The speed on a task is the recorded time of one run divided by the time that this run is expected to
 take here, after some of its training steps were timed (the probe). 1 is the speed of the machine
-that recorded the results. The run store keeps the speeds, and how many minutes of training earlier
-studies had.
+that recorded the results. The run store keeps the speeds, and the time limits of earlier studies.
 """
 
 import json
@@ -22,8 +21,8 @@ from mambanorm_study.runs.pace import default_seconds
 from mambanorm_study.runs.store import check_store
 from mambanorm_study.tables.plan import training_seconds
 
-# The name of the file in a store that holds what earlier studies measured: "speeds", machine → task
-# → speed, and "minutes", hash of a study's fresh runs → minutes of training.
+# The name of the file in a store that holds "speeds", machine → task → speed, and "minutes", hash
+# of a study's fresh runs → the largest time limit of earlier studies, in minutes.
 STUDY_FILE = ".study.json"
 
 # Runs with equal values of these fields take about the same time.
@@ -35,7 +34,8 @@ class Budget:
     """Expected times of the fresh runs, and the time in which as many of them as fit are trained.
 
     seconds: run_id → expected seconds of the run on this machine, in the order of training. limit:
-    seconds of the training; None means no limit. spent: how many of them earlier studies had.
+    seconds of the training; None means no limit. spent: the seconds of the limit that earlier
+    studies have used.
     """
 
     speed: float
@@ -60,7 +60,7 @@ class Budget:
         speed = f"This machine trains at {number_text(self.speed)} × the recorded speed"
         if self.n_fit == len(self.seconds):
             return f"{speed}: {n_runs} in about {spell(end - self.spent)}"
-        used = f", of which an earlier study had {spell(self.spent)}" if self.spent else ""
+        used = f", of which earlier studies have used {spell(self.spent)}" if self.spent else ""
         return (
             f"{speed}: about {self.n_fit} of {n_runs} fit in {spell(self.limit)}{used} "
             f"(--minutes {math.ceil(end / 60)} or --fresh all trains the rest, "
@@ -78,7 +78,7 @@ def plan_budget(
     """Return the budget of these runs, which are trained in this order. Time the probes if the
     store has none of this machine.
 
-    minutes: the time of the training, of which earlier studies had `spent_minutes`.
+    minutes: the time limit of the training, of which earlier studies have used `spent_minutes`.
     """
     recorded = recorded_seconds(configs)
     speeds = _speeds({config.task: config for config in configs}, recorded, runs_dir)
@@ -89,12 +89,14 @@ def plan_budget(
 
 
 def earlier_minutes(configs: Iterable[RunConfig], runs_dir: str | Path | None) -> float:
-    """Return how many minutes of training earlier studies with these fresh runs had."""
+    """Return the largest time limit, in minutes, of earlier studies with these fresh runs; 0 if
+    there was none.
+    """
     return _read(runs_dir)["minutes"].get(_hash(configs), 0.0)
 
 
 def save_minutes(configs: Iterable[RunConfig], minutes: float, runs_dir: str | Path | None) -> None:
-    """Store that the studies with these fresh runs have had so many minutes of training."""
+    """Store the largest time limit, in minutes, of the studies with these fresh runs."""
     facts = _read(runs_dir)
     facts["minutes"][_hash(configs)] = minutes
     _write(facts, runs_dir)

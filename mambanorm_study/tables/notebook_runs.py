@@ -304,10 +304,11 @@ def notebook_runs(
     )
 
 
-def side_runs(scale: str) -> list[RunConfig]:
-    """Return the small runs that notebooks 03, 06, 09 and 13 add to the runs of `notebook_runs`:
-    variants of a norm, and solutions of exercises. At scale evening these notebooks take the runs
-    of scale quick.
+def extra_runs(scale: str) -> list[RunConfig]:
+    """Return the small runs that notebooks 03, 06, 09 and 13 need in addition to `notebook_runs`:
+    variants of a norm, and solutions of exercises.
+
+    At scale evening these notebooks read the recorded runs of scale quick.
     """
     parts = parts_runs(scale)
     digits = dict(scale=scale, seeds=sorted({c.seed for c in parts if c.task == "digits"}))

@@ -28,7 +28,7 @@ def runs_in_a_notebook(arms, task):
 
 
 def in_per_cent(task):
-    return task != "pydoc"  # of text the notebooks print bits, by functions of the verdicts
+    return task != "pydoc"  # notebooks print the bits of text by the verdicts' own functions
 
 
 def two_arms(comparison):
@@ -50,10 +50,10 @@ def test_a_pair_of_a_claim_has_the_same_difference_in_notebooks_and_in_compare(e
             seen.add((row.task, *pair))
             shown = run_tables.paired(runs_in_a_notebook(pair, row.task), *pair).iloc[0]
             compared = comparison_row(*pair, row.task, evidence, SCALE)
-            ours = (row.effect, row.low, row.high, row.n)
-            assert (shown.difference, shown.low, shown.high, shown.n) == pytest.approx(ours)
+            expected = (row.effect, row.low, row.high, row.n)
+            assert (shown.difference, shown.low, shown.high, shown.n) == pytest.approx(expected)
             values = [compared[name] for name in ("effect", "low", "high", "n")]
-            assert values == pytest.approx(ours)
+            assert values == pytest.approx(expected)
     assert len(seen) > 15
 
 
@@ -71,8 +71,8 @@ def test_the_ranking_says_the_same_as_compare_and_the_notebooks(evidence):
                 assert (facts["mean"], facts.n) == pytest.approx((100 * ours["mean"], ours.n))
         for arm, facts in others.set_index("arm").iterrows():
             compared = comparison_row(chosen.arm, arm, task, evidence, SCALE)
-            ours = [compared[name] for name in ("effect", "low", "high")]
-            assert [facts.behind, facts.low, facts.high] == pytest.approx(ours)
+            expected = [compared[name] for name in ("effect", "low", "high")]
+            assert [facts.behind, facts.low, facts.high] == pytest.approx(expected)
 
 
 def test_the_learning_rate_is_chosen_by_one_rule(evidence):

@@ -213,7 +213,7 @@ def test_other_seeds_tasks_and_scales_have_parts_too():
     assert [part.name for part in found] == [
         "verdicts, digits",
         "the notebooks",
-        "the notebooks' side experiments",
+        "extra runs of the notebooks",
     ]
     assert {part.seeds for part in found} == {tuple(range(52, 60))}
     assert {config.task for config in found[0].find_needed(pd.DataFrame())} == {"digits"}

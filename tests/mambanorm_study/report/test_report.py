@@ -255,7 +255,7 @@ def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
 ):
     options = dict(out_dir=tmp_path / "out", workers=0, all_notebooks=False)
     plan = plan_study("smoke", runs_dir=tmp_path / "store")
-    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"after": -1.0, "without": 60.0})
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"trained": -1.0, "not trained": 60.0})
     skipped = run_study(plan, **options)
     assert [(outcome.name, outcome.skipped, outcome.problem) for outcome in skipped] == [
         ("01_a", True, ""),
@@ -264,14 +264,14 @@ def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count("as published, not executed here") == 2
     assert "2 notebooks, for lack of time: the next study executes them (01_a, 02_b)" in page
-    assert "later   01_a  not executed in this study" in capsys.readouterr().out
+    assert "skipped 01_a  no time left; the next study executes it" in capsys.readouterr().out
     executed = run_study(plan, **options)
     assert not any(outcome.skipped for outcome in executed)
     answers = [outcome.answer for outcome in executed]
-    # nothing is missing now, so that "without" applies: what has changed keeps its earlier outputs
-    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"after": 60.0, "without": -1.0})
+    # nothing is trained now: a notebook that is out of date but skipped keeps its earlier outputs
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"trained": 60.0, "not trained": -1.0})
     monkeypatch.setenv("MAMBANORM_SOURCE", "auto")
-    for _ in range(2):  # and is not taken for up to date the next time
+    for _ in range(2):  # and still counts as out of date
         kept = run_study(plan, **options)
         assert [outcome.answer for outcome in kept] == answers
         assert all(outcome.skipped and outcome.executed for outcome in kept)

@@ -22,7 +22,7 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.runs.sweep import sweep
 from mambanorm_study.tables.experiments import growth_runs
-from mambanorm_study.tables.notebook_runs import notebook_runs, side_runs
+from mambanorm_study.tables.notebook_runs import extra_runs, notebook_runs
 
 ENGINE = dict(workers=0, progress=False)
 
@@ -63,7 +63,7 @@ def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan_and_the_t
 
 
 def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(frame):
-    assert {c.run_id for c in side_runs("quick")} <= recorded.recorded_ids(["quick"])
+    assert {c.run_id for c in extra_runs("quick")} <= recorded.recorded_ids(["quick"])
     asked = notebook_runs("quick", source="recorded")
     assert {config.run_id for runs in asked.values() for config in runs} <= set(frame.run_id)
     assert set(frame.seed) == set(range(8))  # which tune

@@ -88,8 +88,8 @@ def test_the_minutes_of_earlier_studies_count(plan, machine_of_speed, tmp_path):
     assert budget.earlier_minutes(plan.optional, tmp_path) == 4
     sentence = budget.plan_budget(rest, 4.0, 2, tmp_path, 4.0).sentence()
     more = sum(planned.seconds.values()) / 2
-    assert f"about 0 of {len(rest)} fresh runs fit in 4 min, of which an earlier study" in sentence
-    assert f"had 4 min (--minutes {math.ceil((240 + more) / 60)} or" in sentence
+    assert f"about 0 of {len(rest)} fresh runs fit in 4 min, of which earlier studies" in sentence
+    assert f"have used 4 min (--minutes {math.ceil((240 + more) / 60)} or" in sentence
     assert f"about {spell(more)} more)" in sentence
 
 
