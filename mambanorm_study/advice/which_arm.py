@@ -22,7 +22,7 @@ from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
 from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS
-from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.evidence import RECORDED_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
@@ -107,9 +107,13 @@ def ranking(
     in common.
     """
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
-    names = tuned_arms(kind) if arms is None else [arm for arm in tuned_arms(kind) if arm in arms]
+    names = tuned_arms(kind)
+    if arms is not None:
+        asked = set(arms)
+        names = tuple(arm for arm in names if arm in asked)
     accuracies = {arm: accuracy(arm, task, evidence) for arm in names}
     tested = [arm for arm, facts in accuracies.items() if facts["n"] > 1]
+    tested = _with_common_tuning_seeds(tested, task, evidence)
     tuning = Evidence(evidence, tuning=True).runs_of_arms(tested, task) if tested else None
     if tuning is None or len(tuning.seeds) < 2:
         raise ValueError(
@@ -129,6 +133,18 @@ def ranking(
         }
         rows.append(facts | _standing(best_first[0], arm, task, evidence))
     return pd.DataFrame(rows)
+
+
+def _with_common_tuning_seeds(arms: list[str], task: str, evidence: Evidence) -> list[str]:
+    """Return the arms that were tuned on recorded seeds or, if there are none, all arms.
+
+    Other arms have other tuning seeds, so their validation scores cannot be compared.
+    """
+    recorded_seeds = set(RECORDED_TUNING_SEEDS)
+    comparable = [
+        arm for arm in arms if recorded_seeds & set(evidence.validation_scores(arm, task).index)
+    ]
+    return comparable or arms
 
 
 def _standing(chosen: str, arm: str, task: str, evidence: Evidence) -> dict[str, Any]:

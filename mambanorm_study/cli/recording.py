@@ -157,7 +157,7 @@ def parts(
     test_seeds = None if seeds is None else check_test_seeds(seeds)
     if scale != STUDY_SCALE:
         seeds = test_seeds or check_test_seeds(VERDICT_SEEDS)
-        return _parts_of_other_scale(scale, seeds, tasks or list(experiments.STUDY_TASKS))
+        return _parts_of_other_scale(scale, seeds, tasks)
     all_parts = []
     for planned in _planned_arms():
         if tasks is None or planned.task in tasks:
@@ -177,13 +177,20 @@ def parts(
     return all_parts
 
 
-def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
+def _parts_of_other_scale(
+    scale: str, seeds: tuple[int, ...], tasks: list[str] | None
+) -> list[Part]:
     """Return the parts of a scale other than STUDY_SCALE.
 
     There is one part for each task, with the runs for the claims about the task, and two last parts
     with the runs for the notebooks and their extra runs (`notebook_runs.extra_runs`).
     """
-    all_parts = []
+    extra_runs = [
+        config
+        for config in notebook_runs.extra_runs(scale)
+        if tasks is None or config.task in tasks
+    ]
+    all_parts, tasks = [], tasks or list(experiments.STUDY_TASKS)
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
         if claims:
@@ -191,7 +198,6 @@ def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) 
             all_parts.append(Part(f"verdicts, {task}", seeds, find_needed))
     by_notebook = notebook_runs.notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
-    extra_runs = notebook_runs.extra_runs(scale)
     return [
         *all_parts,
         Part("the notebooks", seeds, lambda known: runs),

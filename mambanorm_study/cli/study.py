@@ -44,8 +44,8 @@ from mambanorm_study.cli.printing import may_train, report_failed
         type=arg.minutes,
         metavar="M",
         help=(
-            "time limit for training runs on new seeds, in minutes; time that earlier studies have "
-            "used counts. With this option all notebooks are executed (default: "
+            "time limit for training runs on new seeds, in minutes; time that earlier studies of "
+            "the same runs have used counts. With this option all notebooks are executed (default: "
             f"{DEFAULT_MINUTES:g}, and notebooks that do not start in time are left to the next "
             "study)"
         ),
@@ -71,8 +71,10 @@ def study(options: argparse.Namespace) -> int:
     # the notebooks read these environment variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
-    minutes = None if options.fresh == "all" else options.minutes or DEFAULT_MINUTES
-    is_default = options.minutes is None and options.fresh != "all" and options.notebooks is None
+    minutes = None if options.fresh == "all" else options.minutes
+    minutes = DEFAULT_MINUTES if minutes is None and options.fresh != "all" else minutes
+    settings = (options.minutes, options.fresh, options.notebooks, options.tasks, options.seeds)
+    is_default = settings == (None,) * 5 and check_source() == "auto"
     if options.fresh is not None:
         os.environ["MAMBANORM_FRESH"] = "1" if options.fresh == "all" else str(options.fresh)
     plan = plan_study(
@@ -93,7 +95,8 @@ def study(options: argparse.Namespace) -> int:
         names = ", ".join(path.stem for path in plan.paths)
         n_read = len(set(plan.configs) - set(plan.configs_to_train))
         print(f"{plural(n_read, 'recorded run')} would be read")
-        print(f"{plural(len(plan.paths), 'notebook')} would then be executed: {names}")
+        n_notebooks = plural(len(plan.paths), "notebook")
+        print(f"{n_notebooks} would then be executed, unless up to date: {names}")
         return 0
     # imported here, because a dry run needs no Jupyter
     from mambanorm_study.report import study as report

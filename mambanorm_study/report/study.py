@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from mambanorm.kernels.warm import warm_up
 from mambanorm.norms import NORMS
@@ -23,13 +26,18 @@ from mambanorm_study.report.page import (
     template,
 )
 from mambanorm_study.report.plan import StudyPlan
-from mambanorm_study.report.up_to_date import inputs_hash, is_up_to_date, write_hashes
+from mambanorm_study.report.up_to_date import (
+    inputs_hash,
+    is_up_to_date,
+    store_hash,
+    write_hashes,
+)
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.cluster import count_workers
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.store import missing_runs, runs_dir as store_dir
 from mambanorm_study.runs.sweep import sweep
-from mambanorm_study.tables.budget import earlier_minutes, plan_budget, save_minutes
+from mambanorm_study.tables.budget import Budget, earlier_minutes, plan_budget, save_minutes
 from mambanorm_study.tables.notebook_runs import EXECUTED_FIRST, EXECUTED_LAST
 from mambanorm_study.tasks import TASKS
 
@@ -79,9 +87,8 @@ def run_study(
     parameters = {name: value for name, value in parameters.items() if value is not None}
     outcomes = []
     has_trained = len(missing_runs(missing, plan.runs_dir)) < len(missing)
-    seconds = (
-        None if all_notebooks else NOTEBOOK_SECONDS["trained" if has_trained else "not trained"]
-    )
+    limit = NOTEBOOK_SECONDS["trained" if has_trained else "not trained"]
+    seconds = None if all_notebooks else limit
     for outcome in _execute_outdated(plan, out_dir, parameters, seconds):
         configs = plan.to_train.get(outcome.name, [])
         failed_runs = sum(config.run_id in failed_ids for config in configs)
@@ -108,22 +115,28 @@ def _execute_outdated(
     """Execute the plan's notebooks, except those that are up to date in `out_dir`; return the
     outcomes of all. seconds: see `execute`.
     """
+    inputs = {path.stem: inputs_hash(path, parameters) for path in plan.paths}
 
-    def hashes() -> dict[str, str]:
-        return {p.stem: inputs_hash(p, parameters, plan.runs_dir) for p in plan.paths}
+    def hashes() -> dict[str, dict[str, str]]:
+        store = store_hash(plan.runs_dir)
+        return {name: {"inputs": value, "store": store} for name, value in inputs.items()}
 
     before = hashes()
-    current = [p for p in plan.paths if is_up_to_date(out_dir / p.name, before[p.stem])]
+    earlier = {path: _earlier_outcome(out_dir / path.name) for path in plan.paths}
+    current = [path for path in earlier if is_up_to_date(earlier[path], before[path.stem])]
     if current:
         print(
             f"{plural(len(current), 'notebook')} up to date in {out_dir}, "
             "not executed again (delete them there to execute them)"
         )
-    outcomes = [read_outcome(out_dir / path.name) for path in current]
-    outdated = sorted(
-        (path for path in plan.paths if path not in current),
-        key=lambda path: (path.stem in EXECUTED_LAST, path.stem not in EXECUTED_FIRST),
-    )
+
+    def order(path: Path) -> tuple:
+        """Never executed first, then the page of the verdicts, then the longest ago."""
+        executed, is_first = earlier[path].executed, path.stem in EXECUTED_FIRST
+        return bool(executed), path.stem in EXECUTED_LAST, not is_first, executed
+
+    outcomes = [earlier[path] for path in current]
+    outdated = sorted((path for path in plan.paths if path not in current), key=order)
     if outdated:
         executed = execute(outdated, out_dir, parameters, seconds)
         outcomes += executed
@@ -131,6 +144,15 @@ def _execute_outdated(
         paths = [out_dir / path.name for path in plan.paths if path.stem not in skipped]
         write_hashes(paths, hashes())
     return outcomes
+
+
+def _earlier_outcome(path: Path) -> NotebookOutcome:
+    """Return the outcome of an executed notebook; one without a date if there is no such file, or
+    if it cannot be read.
+    """
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        return read_outcome(path)
+    return NotebookOutcome(path.stem)
 
 
 def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -> set[str]:
@@ -145,15 +167,31 @@ def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -
     frames = [sweep(required, **engine)] if required else []
     if optional:
         n_workers = count_workers(optional, engine["workers"], engine["scheduler"])
-        spent = earlier_minutes(plan.optional, plan.runs_dir)
+        is_first = len(optional) == len(plan.optional)  # or the store has been emptied
+        spent = 0.0 if is_first else earlier_minutes(plan.optional, plan.runs_dir)
         budget = plan_budget(optional, minutes, n_workers, plan.runs_dir, spent)
         print(budget.sentence())
         if budget.n_fit:
-            seconds = None if budget.limit is None else budget.limit - budget.spent
-            frames.append(sweep(optional, **engine, expected=budget.seconds, seconds=seconds))
-        if minutes is not None:
-            save_minutes(plan.optional, max(minutes, spent), plan.runs_dir)
+            frames.append(_train_within(budget, optional, plan, engine))
     return {run_id for frame in frames for run_id in frame.run_id[frame.status == "failed"]}
+
+
+def _train_within(
+    budget: Budget, configs: list[RunConfig], plan: StudyPlan, engine: dict[str, Any]
+) -> pd.DataFrame:
+    """Train the runs within the budget, store how much of the limit is used, and return their run
+    frame.
+    """
+    start, used = time.monotonic(), budget.spent
+    seconds = None if budget.limit is None else budget.limit - budget.spent
+    try:
+        frame = sweep(configs, **engine, expected=budget.seconds, seconds=seconds)
+        if budget.limit is not None and len(frame) < len(configs):
+            used = budget.limit  # what is left of it is too short for the next run
+        return frame
+    finally:
+        used = max(used, budget.spent + time.monotonic() - start)
+        save_minutes(plan.optional, used / 60, plan.runs_dir)
 
 
 def training_facts(
@@ -226,6 +264,7 @@ def write_report(outcomes: Sequence[NotebookOutcome], out_dir: Path, facts: dict
         "index.html",
         outcomes=outcomes,
         bad=[outcome for outcome in outcomes if outcome.problem],
+        not_executed=[outcome for outcome in outcomes if outcome.skipped or not outcome.executed],
         facts=facts,
         scale=scale,
         markdown=markdown,

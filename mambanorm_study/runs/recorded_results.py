@@ -24,7 +24,14 @@ from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import replacing, sha256, write_text
 from mambanorm_study.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import grid, is_test_seed, is_tuning_seed, setting_id, unique
+from mambanorm_study.runs.grid import (
+    check_seeds,
+    grid,
+    is_test_seed,
+    is_tuning_seed,
+    setting_id,
+    unique,
+)
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
@@ -274,6 +281,7 @@ def grid_at_recorded_lr(
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
+    given_seeds = None if seeds is None else check_seeds(seeds, scale)
     configs = []
     for task in tasks:
         recorded_arms = recorded_choices(task, scale)
@@ -286,6 +294,8 @@ def grid_at_recorded_lr(
         for arm in task_arms:
             choice = choices.get(str(arm))
             arm_seeds = choice.seeds if choice and share_seeds else most_common
-            for config in grid([arm], [task], scale=scale, seeds=seeds or arm_seeds):
+            if given_seeds is not None:
+                arm_seeds = given_seeds
+            for config in grid([arm], [task], scale=scale, seeds=arm_seeds):
                 configs.append(config.but(lr=choice.lr) if choice else config)
     return unique(configs)

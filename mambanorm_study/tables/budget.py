@@ -2,7 +2,7 @@
 
 The speed on a task is the recorded time of one run divided by the time that this run is expected to
 take here, after some of its training steps were timed (the probe). 1 is the speed of the machine
-that recorded the results. The run store keeps the speeds, and the time limits of earlier studies.
+that recorded the results. The run store keeps the speeds and the time that earlier studies used.
 """
 
 import json
@@ -22,7 +22,7 @@ from mambanorm_study.runs.store import check_store
 from mambanorm_study.tables.plan import training_seconds
 
 # The name of the file in a store that holds "speeds", machine → task → speed, and "minutes", hash
-# of a study's fresh runs → the largest time limit of earlier studies, in minutes.
+# of a study's fresh runs → minutes of training that earlier studies have used.
 STUDY_FILE = ".study.json"
 
 # Runs with equal values of these fields take about the same time.
@@ -89,16 +89,14 @@ def plan_budget(
 
 
 def earlier_minutes(configs: Iterable[RunConfig], runs_dir: str | Path | None) -> float:
-    """Return the largest time limit, in minutes, of earlier studies with these fresh runs; 0 if
-    there was none.
-    """
+    """Return how many minutes of training earlier studies with these fresh runs have used."""
     return _read(runs_dir)["minutes"].get(_hash(configs), 0.0)
 
 
 def save_minutes(configs: Iterable[RunConfig], minutes: float, runs_dir: str | Path | None) -> None:
-    """Store the largest time limit, in minutes, of the studies with these fresh runs."""
-    facts = _read(runs_dir)
-    facts["minutes"][_hash(configs)] = minutes
+    """Store how many minutes of training the studies with these fresh runs have used."""
+    facts, key = _read(runs_dir), _hash(configs)
+    facts["minutes"][key] = max(minutes, facts["minutes"].get(key, 0.0))
     _write(facts, runs_dir)
 
 
@@ -138,10 +136,12 @@ def _speeds(
 
     Speeds that are not in the store are measured and stored.
     """
-    facts = _read(runs_dir)
-    speeds = facts["speeds"].setdefault(machine.machine(), {})
-    for task, config in probes.items():
-        if task not in speeds:
-            speeds[task] = recorded[config.run_id] / training_seconds([config])
+    known = _read(runs_dir)["speeds"].get(machine.machine(), {})
+    speeds = {
+        task: known.get(task) or recorded[config.run_id] / training_seconds([config])
+        for task, config in probes.items()
+    }
+    facts = _read(runs_dir)  # another study may have written it meanwhile
+    facts["speeds"][machine.machine()] = known | speeds
     _write(facts, runs_dir)
     return speeds

@@ -13,7 +13,7 @@ from mambanorm_study.claims import rule
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import arm_runs
 from mambanorm_study.cli.main import main
-from mambanorm_study.runs.grid import grid, is_test_seed
+from mambanorm_study.runs.grid import grid, is_test_seed, setting_id
 from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import lr_grid
 from tests import planted
@@ -228,6 +228,24 @@ def test_without_test_seeds_the_ranking_is_on_the_tuning_seeds_and_not_fresh(man
     assert set(table.n) == {len(NEW_TUNING_SEEDS)}
     assert not table.fresh.any()
     assert set(table.standing) == {"chosen", "we cannot tell"}  # four pairs have no word
+
+
+def test_an_arm_with_other_tuning_seeds_is_no_candidate_among_recorded_arms(many):
+    """The arms of a reader are tuned on other seeds, so their validation cannot be compared."""
+    recorded = many.assign(seed=many.seed.replace(dict(zip(NEW_TUNING_SEEDS, range(40, 44)))))
+    recorded["run_id"] = [
+        setting_id(run.task, run.scale, run.arm, run.lr, run.seed) for run in recorded.itertuples()
+    ]
+    mine = many[many.arm == "IN>SSM>IN"]
+    frame = pd.concat([recorded[recorded.arm != "IN>SSM>IN"], mine])
+    table = advice.ranking(frame, "digits")
+    assert "IN>SSM>IN" not in set(table.arm)
+    assert len(table) == len(which_arm.tuned_arms("sequence")) - 1
+
+
+def test_arms_may_be_an_iterator(many):
+    arms = ["None>SSM>BN", "LN>SSM>LN", OTHER]
+    assert set(advice.ranking(many, "digits", arms=iter(arms)).arm) == set(arms)
 
 
 def test_the_first_arms_and_those_that_somebody_recommends_are_shown(many):

@@ -246,6 +246,10 @@ def test_a_second_study_executes_only_what_has_changed(small_study, tmp_path, ca
     nb.metadata.papermill.error = "it failed"
     nbformat.write(nb, out / "01_a.ipynb")
     assert executed() == ["01_a"]
+    (out / "01_a.ipynb").write_text('{"cells": [')  # a damaged file
+    assert executed() == ["01_a"]
+    (runs_dir / ".resume-0123").mkdir()  # what is no run does not matter
+    assert executed() == []
     (out / "02_b.ipynb").unlink()
     assert executed() == ["02_b"]
 
@@ -263,6 +267,7 @@ def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
     ]
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count("as published, not executed here") == 2
+    assert "0 of 2 notebooks ran through; the next study executes the others" in page
     assert "2 notebooks, for lack of time: the next study executes them (01_a, 02_b)" in page
     assert "skipped 01_a  no time left; the next study executes it" in capsys.readouterr().out
     executed = run_study(plan, **options)
@@ -275,6 +280,46 @@ def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
         kept = run_study(plan, **options)
         assert [outcome.answer for outcome in kept] == answers
         assert all(outcome.skipped and outcome.executed for outcome in kept)
+        assert "UTC by an earlier study" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_what_was_executed_longest_ago_comes_first(small_study, tmp_path, monkeypatch):
+    """So that every notebook has its turn, although each study has little time."""
+    plan = plan_study("smoke", runs_dir=tmp_path / "store", notebooks=["02"])
+    run_study(plan, out_dir=tmp_path / "out", workers=0)
+    orders = []
+
+    def execute(paths, *arguments):
+        orders.append([path.stem for path in paths])
+        return report.execute(paths, *arguments)
+
+    monkeypatch.setattr(whole_study, "execute", execute)
+    monkeypatch.setenv("MAMBANORM_SOURCE", "auto")
+    run_study(plan_study("smoke", runs_dir=tmp_path / "store"), out_dir=tmp_path / "out", workers=0)
+    assert orders == [["01_a", "02_b"]]
+    (tmp_path / "out" / "01_a.ipynb").unlink()
+    monkeypatch.setattr(whole_study, "EXECUTED_FIRST", ("02_b",))
+    monkeypatch.setenv("MAMBANORM_SOURCE", "trained")
+    run_study(plan_study("smoke", runs_dir=tmp_path / "store"), out_dir=tmp_path / "out", workers=0)
+    assert orders[1] == ["01_a", "02_b"]  # never executed, therefore first
+
+
+def test_minutes_count_only_where_runs_were_trained(small_study, tmp_path, monkeypatch):
+    plan = plan_study("smoke", runs_dir=tmp_path / "store")
+    plan = replace(plan, optional=plan.to_train["01_a"])
+    engine = dict(scheduler=None, workers=0, runs_dir=plan.runs_dir)
+    monkeypatch.setattr(budget, "training_seconds", lambda _: 9e9)
+    whole_study.train_runs(plan, engine, 4.0)  # no run fits, so none is trained
+    assert budget.earlier_minutes(plan.optional, plan.runs_dir) == 0
+    shutil.rmtree(tmp_path / "store")
+    monkeypatch.setattr(budget, "training_seconds", lambda _: 0.01)
+    whole_study.train_runs(plan, engine, 4.0)
+    assert 0 < budget.earlier_minutes(plan.optional, plan.runs_dir) < 4  # they all fitted
+    budget.save_minutes(plan.optional, 4.0, plan.runs_dir)
+    for config in plan.optional:  # the user empties the store
+        shutil.rmtree(tmp_path / "store" / config.run_id)
+    assert not whole_study.train_runs(plan, engine, 4.0)
+    assert (tmp_path / "store" / plan.optional[0].run_id).is_dir()
 
 
 def test_a_plan_refuses_unknown_names(small_study):
@@ -322,7 +367,8 @@ def executed(folder, name, *cells, error=""):
         made.append(
             new_markdown_cell(cell) if plain else new_code_cell(SOURCE, outputs=[cell[1]], **tags)
         )
-    nb = new_notebook(cells=made, metadata={"papermill": {"error": error}})
+    execution = {"error": error, "end_time": "2026-11-27T12:00:00.000000"}
+    nb = new_notebook(cells=made, metadata={"papermill": execution})
     nbformat.write(nb, folder / f"{name}.ipynb")
     return read_outcome(folder / f"{name}.ipynb")
 
