@@ -43,7 +43,7 @@ from mambanorm_study.tasks import TASKS
 
 # In a default study, no notebook starts later than this many seconds after the first one: if the
 # study has trained runs, and if it has not.
-NOTEBOOK_SECONDS = {"trained": 150.0, "not trained": 75.0}
+NOTEBOOK_SECONDS = {"trained": 150.0, "not trained": 60.0}
 
 
 def run_study(
