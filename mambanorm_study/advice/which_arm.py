@@ -109,8 +109,8 @@ def ranking(
     evidence, kind = Evidence(frame, scale), presets.kind_of(task)
     names = tuned_arms(kind)
     if arms is not None:
-        asked = set(arms)
-        names = tuple(arm for arm in names if arm in asked)
+        candidates = set(arms)
+        names = tuple(arm for arm in names if arm in candidates)
     accuracies = {arm: accuracy(arm, task, evidence) for arm in names}
     tested = [arm for arm, facts in accuracies.items() if facts["n"] > 1]
     tested = _with_common_tuning_seeds(tested, task, evidence)

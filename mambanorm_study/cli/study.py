@@ -71,8 +71,9 @@ def study(options: argparse.Namespace) -> int:
     # the notebooks read these environment variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
-    minutes = None if options.fresh == "all" else options.minutes
-    minutes = DEFAULT_MINUTES if minutes is None and options.fresh != "all" else minutes
+    minutes = DEFAULT_MINUTES if options.minutes is None else options.minutes
+    if options.fresh == "all":
+        minutes = None
     settings = (options.minutes, options.fresh, options.notebooks, options.tasks, options.seeds)
     is_default = settings == (None,) * 5 and check_source() == "auto"
     if options.fresh is not None:

@@ -33,7 +33,7 @@ from traitlets.config import Config
 from mambanorm_study.basics.atomic import write_bytes, write_text
 from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, STORED_ONLY, WORK
 from mambanorm_study.basics.text import spell
-from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
+from mambanorm_study.report.notebooks import NotebookOutcome, earlier_outcome, read_outcome
 from mambanorm_study.runs import machine
 
 MAX_KERNELS = 2  # kernels that run at a time; more would not be faster on a laptop
@@ -56,10 +56,10 @@ def execute(
     outcomes in the order of `paths`.
 
     The notebooks read the fresh runs in the store and train no further ones; a few train small runs
-    of another kind, such as solutions of exercises. An interrupt leaves
-    unfinished notebooks' files in `out_dir` unchanged. seconds: after so many seconds no further
-    notebook is started; None means no limit. A notebook that is not started keeps its file in
-    `out_dir` or is copied there as it is published.
+    of another kind, such as solutions of exercises. An interrupt leaves unfinished notebooks' files
+    in `out_dir` unchanged. seconds: after so many seconds no further notebook is started; None
+    means no limit. A notebook that is not started keeps its file in `out_dir` or is copied there as
+    it is published.
     """
     last_start = math.inf if seconds is None else time.monotonic() + seconds
     cores = machine.cores()
@@ -114,9 +114,11 @@ def run_notebook(path: Path, out_dir: Path, parameters: dict | None = None) -> N
 def _skip(source: Path, out_dir: Path) -> NotebookOutcome:
     """Copy a notebook that is not executed, unless an earlier study has executed it."""
     path = out_dir / source.name
-    if not path.is_file():
+    outcome = earlier_outcome(path)
+    if outcome is None:
         write_bytes(path, source.read_bytes())
-    return replace(read_outcome(path), skipped=True)
+        outcome = read_outcome(path)
+    return replace(outcome, skipped=True)
 
 
 def _write(nb: nbformat.NotebookNode, source: Path, out_dir: Path) -> NotebookOutcome:

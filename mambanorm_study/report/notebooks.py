@@ -17,6 +17,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,6 +131,15 @@ def read_outcome(path: Path) -> NotebookOutcome:
         first="\n".join(map(_as_html, _outputs_of_tag(nb, "first"))),
         thumbnail="".join(pictures_of(_outputs_of_tag(nb, "thumbnail"))[:1]),
     )
+
+
+def earlier_outcome(path: Path) -> NotebookOutcome | None:
+    """Return the outcome of a notebook that an earlier study may have executed; None if there is no
+    such file, or if it cannot be read.
+    """
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        return read_outcome(path)
+    return None
 
 
 def tags_of(cell: NotebookNode) -> list[str]:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,12 @@ from mambanorm_study.basics.settings import DEFAULT_MINUTES, WORK, check_source
 from mambanorm_study.basics.text import number_text, plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.execute import execute
-from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
+from mambanorm_study.report.notebooks import (
+    NotebookOutcome,
+    earlier_outcome,
+    find_notebooks,
+    read_outcome,
+)
 from mambanorm_study.report.page import (
     answer_in_short,
     enlarge_on_click,
@@ -58,9 +62,9 @@ def run_study(
     """Train the missing runs, execute the notebooks that are not up to date, write the report, and
     return the outcomes.
 
-    minutes: the time limit for training the plan's optional runs, of which earlier studies may have
-    used some; None means that all are trained. all_notebooks: False means that no
-    notebook is started later than NOTEBOOK_SECONDS allow. scheduler, workers: see `sweep`.
+    minutes: the time limit for training the plan's optional runs; time that earlier studies used
+    counts. None means that all are trained. all_notebooks: False means that no notebook is started
+    later than NOTEBOOK_SECONDS allow. scheduler, workers: see `sweep`.
     out_dir: None means reports/<scale>. A run or a notebook that fails raises no error; the outcome
     of the notebook reports the failure.
 
@@ -122,7 +126,10 @@ def _execute_outdated(
         return {name: {"inputs": value, "store": store} for name, value in inputs.items()}
 
     before = hashes()
-    earlier = {path: _earlier_outcome(out_dir / path.name) for path in plan.paths}
+    earlier = {
+        path: earlier_outcome(out_dir / path.name) or NotebookOutcome(path.stem)
+        for path in plan.paths
+    }
     current = [path for path in earlier if is_up_to_date(earlier[path], before[path.stem])]
     if current:
         print(
@@ -146,18 +153,9 @@ def _execute_outdated(
     return outcomes
 
 
-def _earlier_outcome(path: Path) -> NotebookOutcome:
-    """Return the outcome of an executed notebook; one without a date if there is no such file, or
-    if it cannot be read.
-    """
-    with suppress(OSError, ValueError, KeyError, AttributeError):
-        return read_outcome(path)
-    return NotebookOutcome(path.stem)
-
-
 def train_runs(plan: StudyPlan, engine: dict[str, Any], minutes: float | None) -> set[str]:
     """Train the missing runs of a study: the required runs, then the optional runs that end within
-    `minutes`, of which earlier studies may have used some. Return the run_ids of the failed runs.
+    `minutes`; the time that earlier studies used counts. Return the run_ids of the failed runs.
 
     engine: the arguments scheduler, workers and runs_dir of `sweep`.
     """

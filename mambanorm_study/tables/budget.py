@@ -78,7 +78,7 @@ def plan_budget(
     """Return the budget of these runs, which are trained in this order. Time the probes if the
     store has none of this machine.
 
-    minutes: the time limit of the training, of which earlier studies have used `spent_minutes`.
+    minutes: the time limit of the training. spent_minutes: the time that earlier studies used.
     """
     recorded = recorded_seconds(configs)
     speeds = _speeds({config.task: config for config in configs}, recorded, runs_dir)

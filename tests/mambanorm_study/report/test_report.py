@@ -276,8 +276,17 @@ def test_notebooks_that_a_study_has_no_time_for_are_shown_and_executed_later(
     # nothing is trained now: a notebook that is out of date but skipped keeps its earlier outputs
     monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"trained": 60.0, "not trained": -1.0})
     monkeypatch.setenv("MAMBANORM_SOURCE", "auto")
+    (tmp_path / "out" / "02_b.ipynb").write_text('{"cells": [')  # damaged: shown as published
+    assert [outcome.skipped for outcome in run_study(plan, **options)] == [True, True]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("as published, not executed here") == 1
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"trained": 60.0, "not trained": 60.0})
+    executed = sorted(run_study(plan, **options), key=lambda outcome: outcome.name)
+    answers = [outcome.answer for outcome in executed]
+    monkeypatch.setattr(whole_study, "NOTEBOOK_SECONDS", {"trained": 60.0, "not trained": -1.0})
+    monkeypatch.setenv("MAMBANORM_SOURCE", "trained")
     for _ in range(2):  # and still counts as out of date
-        kept = run_study(plan, **options)
+        kept = sorted(run_study(plan, **options), key=lambda outcome: outcome.name)
         assert [outcome.answer for outcome in kept] == answers
         assert all(outcome.skipped and outcome.executed for outcome in kept)
         assert "UTC by an earlier study" in (tmp_path / "out" / "index.html").read_text()
