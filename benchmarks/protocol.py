@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.settings import STUDY_SCALE
+from mambanorm_study.claims import rule
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.plan import PROTOCOL, TRAINED_TASKS, planned_seeds, tuned_arms
@@ -49,18 +51,60 @@ def claims_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def predictions_table() -> str:
-    """Return the predictions as a Markdown table."""
+def predictions_table(outcomes: pd.DataFrame) -> str:
+    """Return the predictions and what came of them, as a Markdown table and a paragraph.
+
+    outcomes: the result of `outcomes`.
+    """
     columns = ["claim", "task", "comparison that decides, and its learning rates", "version 11"]
     columns += ["prediction", "test seeds"]
     lines = [f"| {' | '.join(columns)} |", "|---|---|---|---|---|---|"]
-    for row in pd.read_csv(PREDICTIONS, keep_default_na=False).itertuples():
+    for row in outcomes.itertuples():
         rates = f" ({row.rates})" if row.rates else ""
         compared = f"{row.comparison}{rates}: {row.amount}, n = {row.n}"
         lines.append(
-            f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} | – |"
+            f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} "
+            f"| {row.outcome} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", how_many_held(outcomes)]) + "\n"
+
+
+def outcomes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the predictions with two more columns, one row per claim and task.
+
+    The columns are outcome (the verdict on the test seeds as text, or why there is none yet) and
+    held (whether the verdict has the predicted word; None without a prediction or without a verdict
+    on test seeds).
+    """
+    evidence, rows = Evidence(frame, STUDY_SCALE), []
+    for row in pd.read_csv(PREDICTIONS, keep_default_na=False).to_dict("records"):
+        verdict = judge(row["claim"], evidence, task=row["task"])
+        main, held = verdict.main_row, None
+        if verdict.claim.runs != "tuned":
+            outcome = "not fresh: no new seeds"
+        elif not main.fresh:
+            outcome = "not recorded yet"
+        else:
+            outcome = f"**{verdict.as_text}**. {main.comparison}: {main.amount}, n = {main.n}"
+            if not row["prediction"].startswith(rule.NO_WORD):
+                held = row["prediction"].startswith(verdict.word)
+                outcome += "" if held else ". *The prediction failed.*"
+        rows.append({**row, "outcome": outcome, "held": held})
+    return pd.DataFrame(rows)
+
+
+def how_many_held(outcomes: pd.DataFrame) -> str:
+    """Return a sentence on how many predictions held, and which failed."""
+    judged = outcomes[outcomes.held.notna()]
+    failed = judged[~judged.held.astype(bool)]
+    sentence = f"{len(judged) - len(failed)} of {len(judged)} predictions held on the test seeds"
+    if len(failed):
+        names = [f"{row.claim} on {row.task}" for row in failed.itertuples()]
+        sentence += f"; {join_words(names)} did not"
+    waiting = int((outcomes.outcome == "not recorded yet").sum())
+    if waiting:
+        sentence += f". The test seeds of {waiting} more are not recorded yet"
+    return f"**{sentence}.** A prediction held if its first word is the word on the test seeds."
 
 
 def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
@@ -100,7 +144,7 @@ def with_tables(document: str, frame: pd.DataFrame) -> str:
     """Return PROTOCOL.md with its tables written anew."""
     tables = {
         "claims": claims_table(),
-        "predictions": predictions_table(),
+        "predictions": predictions_table(outcomes(frame)),
         "learning rates": rates_text(frame),
     }
     for name, table in tables.items():

@@ -6,9 +6,8 @@ from mambanorm_study.advice.experiments import (
 )
 from mambanorm_study.advice.first_page import (
     HOW_TO_READ as HOW_TO_READ,
-    findings as findings,
-    not_fresh_note as not_fresh_note,
-    what_to_do as what_to_do,
+    findings_table as findings_table,
+    hero_grids as hero_grids,
 )
 from mambanorm_study.advice.mistakes import (
     MISTAKES as MISTAKES,
@@ -24,8 +23,13 @@ from mambanorm_study.advice.recommendation import (
 from mambanorm_study.advice.rules import (
     recommend as recommend,
 )
+from mambanorm_study.advice.what_to_take import (
+    READERS as READERS,
+    advice_in_detail as advice_in_detail,
+    advice_table as advice_table,
+    what_to_do as what_to_do,
+)
 from mambanorm_study.advice.which_arm import (
-    chosen_minus_recommended as chosen_minus_recommended,
     compare as compare,
     leading_arms as leading_arms,
     ranking as ranking,

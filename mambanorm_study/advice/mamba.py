@@ -11,6 +11,7 @@ import pandas as pd
 
 from mambanorm import NORMS, Arm
 from mambanorm_study.advice.recommendation import Recommendation
+from mambanorm_study.advice.what_to_take import arm_to_take
 from mambanorm_study.advice.which_arm import ADVISED_ON, AHEAD, BEHIND, ranking, tuned_arms
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import kind_of
@@ -39,8 +40,8 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
         task = ADVISED_ON[KINDS.get(task, "sequence")]
     is_language = kind_of(task) == "language"
     table = _recorded_ranking(task, causal or is_language)
-    best, other_arms = table.iloc[0], table.iloc[1:]
-    arm = Arm.parse(best.arm)
+    best = table[table.arm == arm_to_take(table)].iloc[0]
+    other_arms, arm = table[table.arm != best.arm], Arm.parse(best.arm)
     if is_language:  # the mean in the ranking is minus the loss
         score = f"{-best['mean']:.2f} ± {best.sd:.2f} bits a character"
     else:
@@ -68,14 +69,22 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
         place=place,
         code=f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")',
         reasons=(
-            f"Of {len(table)} {arms}, validation chooses {arm.label}: {score} (mean ± sd, "
-            f"{best.n:.0f} seeds) in the test. {basis}",
+            f"{_why(best, table, arms)}: {score} (mean ± sd, {best.n:.0f} seeds) in the test. "
+            f"{basis}",
             "Arms that are about the same, or for which we cannot tell: "
             f"{', '.join(similar) or 'none'}. {basis}",
         ),
         contradictions=tuple(contradictions),
         alternatives=tuple(similar[:3]),
     )
+
+
+def _why(best: pd.Series, table: pd.DataFrame, arms: str) -> str:
+    """Return why the arm `best` is recommended, as text. arms: "arms" or "causal arms"."""
+    arm, chosen = label(best.arm), label(table.arm.iloc[0])
+    if arm == chosen:
+        return f"Of {len(table)} {arms}, validation chooses {arm}"
+    return f"The original {arm}: {chosen}, which validation chooses, is not clearly better"
 
 
 def _is_causal(arm: str) -> bool:

@@ -206,18 +206,6 @@ def leading_arms(table: pd.DataFrame) -> pd.DataFrame:
     return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
-def chosen_minus_recommended(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return the differences "chosen arm minus recommended arm" for `figures.fig_pairs`.
-
-    There is one row per recommended arm other than the chosen arm. Columns: a (the chosen arm), b
-    (the recommended arm), difference (the mean), task and the other columns of `table`. table: the
-    `ranking` on `task`.
-    """
-    recommended = table[(table.who != "") & (table.standing != CHOSEN)]
-    recommended = recommended.rename(columns={"arm": "b", "behind": "difference"})
-    return recommended.assign(a=table.arm.iloc[0], task=task)
-
-
 # ------------------------------------------------------------------------------------- two arms
 
 # Result of `rule.better_or_worse` for two arms → sentence about these two arms.

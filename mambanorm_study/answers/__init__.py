@@ -8,8 +8,9 @@ The numbers are those of the notebooks.
     inside.py        07 and 14: growth inside a model, how runs without norms end, what cures them
     vision.py        09: the same norms on images
     autonorm.py      10: the learned choice of a norm compared with LN
-    verdicts.py      12, 13 and 15: which claims hold, norms at further sites, a norm's card
+    verdicts.py      13 and 15: norms at further sites, a norm's card
     fresh_runs.py    03 and later: whether runs on new seeds agree with the recorded runs
+    sentences.py     sentences by hand under a figure, whose numbers are checked
     phrases.py       phrases that several answers share
 
 The functions take data frames and return Markdown or a table. They train nothing and do not read

@@ -17,6 +17,10 @@ from mambanorm_study.answers.one_norm import (
     before_or_after as before_or_after,
     type_of_norm as type_of_norm,
 )
+from mambanorm_study.answers.sentences import (
+    gap as gap,
+    seen as seen,
+)
 from mambanorm_study.answers.two_norms import (
     answer_on_normvary as answer_on_normvary,
     guesses_on_pairs as guesses_on_pairs,
@@ -29,7 +33,6 @@ from mambanorm_study.answers.verdicts import (
     float16_headroom as float16_headroom,
     guesses_on_card as guesses_on_card,
     what_a_site_brings as what_a_site_brings,
-    what_holds as what_holds,
 )
 from mambanorm_study.answers.vision import (
     accuracy_by_n2 as accuracy_by_n2,

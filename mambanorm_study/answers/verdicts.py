@@ -1,4 +1,4 @@
-"""Notebooks 12, 13 and 15: how many claims hold, gains at further sites, a norm's card.
+"""Notebooks 13 and 15: what authors claim and runs show, gains at further sites, a norm's card.
 
 The word of a verdict is its outcome, such as "supported". The card of a norm is a summary of this
 norm, see `mambanorm card`. A further site is a site of a norm other than before and after the SSM.
@@ -6,7 +6,6 @@ Verdicts and their words are arguments, because `mambanorm_study.claims` may imp
 this folder must not import `mambanorm_study.claims`.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,26 +15,6 @@ from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.phrases import answer_text, join_words, numbered_list
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import difference_with_interval, interval_in_words, label
-
-
-def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
-    """Return the answer of notebook 12: for each word (outcome of a verdict, such as "supported")
-    the number and the ids of the claims whose verdict has this word.
-
-    words: all words that a verdict can have, in reading order. basis: what the verdicts are based
-    on, as text (`claims.pages.basis`).
-    """
-    tasks = Counter(verdict.claim.id for verdict in verdicts)
-    lines = [f"**Answer** ({basis}).", ""]
-    for word in words:
-        claims = [
-            f"{v.claim.id} ({v.task})" if tasks[v.claim.id] > 1 else v.claim.id
-            for v in verdicts
-            if v.word == word
-        ]
-        if claims:
-            lines.append(f"- {len(claims)} **{word}**: {', '.join(claims)}")
-    return "\n".join(lines)
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:

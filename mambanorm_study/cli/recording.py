@@ -113,37 +113,34 @@ class PlannedArms:
 
 def _planned_arms() -> list[PlannedArms]:
     """Return the arms whose runs are recorded at STUDY_SCALE, in the order of recording."""
+    curves, images, text = MAIN_TASK.values()
     arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
     budgets = [experiments.budget_changes("curves", STUDY_SCALE, share) for share in STEPS]
-    main_tasks = MAIN_TASK.values()
+    steps = [
+        PlannedArms(f"curves, {some['steps']:,} steps", curves, arms_of_table_1, STEPS_SEEDS, some)
+        for some in budgets
+    ]
     return [
-        *(
-            PlannedArms(f"{task}, every arm", task, tuned_arms(task), TEST_SEEDS)
-            for task in main_tasks
-        ),
-        PlannedArms("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, DEEP, DEEP_TUNING),
-        *(
-            PlannedArms(
-                f"{task}, the arms of H4 and H8 once more",
-                task,
-                tuned_arms(task, with_further_seeds=True),
-                FURTHER_TEST_SEEDS,
-            )
-            for task in main_tasks
-        ),
+        _all_tuned_arms(curves),
+        _arms_of_h4_and_h8(curves),
+        *steps,
+        PlannedArms("curves, 8 blocks", curves, DEEP_ARMS, DEEP_SEEDS, DEEP, DEEP_TUNING),
+        _all_tuned_arms(images),
+        _all_tuned_arms(text),
+        _arms_of_h4_and_h8(images),
+        _arms_of_h4_and_h8(text),
         PlannedArms("listops", "listops", tuned_arms("listops"), TEST_SEEDS),
-        *(
-            PlannedArms(
-                f"curves, {changes['steps']:,} steps",
-                "curves",
-                arms_of_table_1,
-                STEPS_SEEDS,
-                changes,
-            )
-            for changes in budgets
-        ),
         PlannedArms("glyphs", "glyphs", tuned_arms("glyphs"), TEST_SEEDS),
     ]
+
+
+def _all_tuned_arms(task: str) -> PlannedArms:
+    return PlannedArms(f"{task}, every arm", task, tuned_arms(task), TEST_SEEDS)
+
+
+def _arms_of_h4_and_h8(task: str) -> PlannedArms:
+    arms = tuned_arms(task, with_further_seeds=True)
+    return PlannedArms(f"{task}, the arms of H4 and H8 once more", task, arms, FURTHER_TEST_SEEDS)
 
 
 def parts(

@@ -25,6 +25,7 @@ from mambanorm_study.figures.diagrams import (
     fig_block as fig_block,
     fig_cross_scan as fig_cross_scan,
 )
+from mambanorm_study.figures.hero import fig_hero as fig_hero
 from mambanorm_study.figures.inside import (
     fig_mixture as fig_mixture,
     fig_outputs as fig_outputs,

@@ -53,9 +53,9 @@ class Row(NamedTuple):
 
 
 @styled
-def fig_verdicts(verdicts: Sequence) -> StudyFigure:
+def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") -> StudyFigure:
     """Return a figure of the comparison that decides each verdict, with its interval: one row per
-    claim and task.
+    claim and task, with the claim in words.
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
@@ -79,7 +79,7 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
     run = [verdict for verdict in verdicts if verdict.n]
     return finish(
         fig,
-        "Every claim, every verdict",
+        title,
         f"protocol {verdicts[0].protocol}",
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
@@ -89,7 +89,6 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
         if any(not verdict.main_row.fresh for verdict in run)
         else "",
         "an arrow points to an effect beyond the axis" if any(is_cut) else "",
-        *_meanings([verdict.word for verdict in verdicts]),
     )
 
 
@@ -101,10 +100,12 @@ def _row_of_verdict(verdict) -> Row:
     if verdict.n:
         paper = f"; paper {row.paper:+.1f}".replace("-", "−") if np.isfinite(row.paper) else ""
         reason = fill(verdict.reason, 60, max_lines=1, placeholder=" …")
-        note = f"{row.amount}{paper}\n{row.comparison}, {verdict.task}\n{reason}".rstrip()
+        note = (
+            f"{row.amount}{paper}\n{row.comparison}, {verdict.task}; {verdict.claim.id}\n{reason}"
+        )
         star = "" if row.fresh else " *"
-    name = fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
-    return Row(name, row, verdict.word, verdict.as_text + star, note)
+    name = fill(verdict.claim.words, 52)
+    return Row(name, row, verdict.word, verdict.as_text + star, note.rstrip())
 
 
 def _meanings(words: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The verdicts as an HTML table with one row per claim and task.
 
-A click on a row unfolds the details, the figure and the command of the row's claim.
+A row has the claim in words, its verdict, a small picture of the interval and the effect. A click
+on the claim unfolds the details, the figure and the command.
 """
 
 import base64
@@ -15,6 +16,15 @@ from mambanorm_study.report.page import template
 from mambanorm_study.tables.run_tables import label
 
 MAX_RATES = 4  # with more arms, no learning rates are shown
+
+# Kind of task → heading of the claims about accuracy and loss; and the heading of all other claims.
+HEADINGS = {
+    "sequence": "Sequences (curves)",
+    "vision": "Images of letters and digits",
+    "language": "Language models (Python's documentation)",
+}
+OF_FAILURES = "Failures, growth and learning rates (mnist1d)"
+TASKS_OF_HEADINGS = ("curves", "glyphs_images", "pydoc", "mnist1d")
 
 
 def verdict_html(
@@ -36,13 +46,45 @@ def verdict_html(
     counts = Counter(verdict.word for verdict in verdicts)
     return template(
         "verdicts.html",
-        rows=[_row(verdict, last_column, pictures) for verdict in verdicts],
+        groups=_groups(verdicts, [_row(verdict, last_column, pictures) for verdict in verdicts]),
         counted=", ".join(f"{counts[word]} {word}" for word in WORD_MEANINGS if counts[word]),
         caption=caption,
         last="your runs" if last_column else "paper",
         colours=WORD_COLOURS,
         meanings=WORD_MEANINGS,
     )
+
+
+def _groups(verdicts: Sequence[Any], rows: list[dict[str, Any]]) -> dict[str, list]:
+    """Return the rows under a heading for each group of claims."""
+    groups: dict[str, list] = {}
+    for verdict, row in zip(verdicts, rows, strict=True):
+        is_tuned = verdict.claim.runs == "tuned"
+        heading = HEADINGS[verdict.claim.kind] if is_tuned else OF_FAILURES
+        groups.setdefault(heading, []).append(row)
+    order = [*HEADINGS.values(), OF_FAILURES]
+    return dict(sorted(groups.items(), key=lambda group: order.index(group[0])))
+
+
+def _sketch(row: Any) -> dict[str, float] | None:
+    """Return the places of effect, interval and smallest effect of interest in the small picture of
+    a row, between −2.5 and 2.5; None without an interval.
+
+    The unit of the axis is the smallest effect of interest. Since effects differ a hundredfold, the
+    axis is the inverse hyperbolic sine.
+    """
+    if not math.isfinite(row.low):
+        return None
+    unit = row.smallest or max(abs(row.low), abs(row.high)) / 3
+    offset = 50 if row.unit == "% of runs" else 0  # half of the runs is the mark
+    places = {"low": row.low, "mean": row.effect, "high": row.high}
+    if offset:
+        unit = 25
+    sketch = {
+        name: round(min(max(0.6 * math.asinh((value - offset) / unit), -2.5), 2.5), 2)
+        for name, value in places.items()
+    }
+    return sketch | {"mark": 0 if offset else round(0.6 * math.asinh(row.smallest / unit), 2)}
 
 
 def _row(
@@ -54,13 +96,14 @@ def _row(
         last = last_column.get((verdict.claim.id, verdict.task), "–")
     return dict(
         id=verdict.claim.id,
-        task=verdict.task,
+        task="" if verdict.task in TASKS_OF_HEADINGS else verdict.task,
         word=verdict.word,
         said=verdict.as_text,
         claim=verdict.claim.words,
         first=[note for note in (verdict.reason, verdict.failures) if note],
         details=_details(verdict),
         footnotes=verdict.footnotes,
+        sketch=_sketch(verdict.main_row),
         picture=_picture(verdict) if pictures else "",
         command=f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}",
         effect=verdict.main_row.amount if verdict.n else "–",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from mambanorm.arms import Arm
-from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
+from mambanorm_study.basics.settings import STUDY_SCALE, check_source, study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import arms, check_names, check_seeds, check_task, grid, unique
 from mambanorm_study.runs.presets import PAPER, TEXTS, kind_of_input
@@ -80,6 +80,12 @@ class NotebookRuns(Mapping):
         if unused_tasks:
             print(f"Not used in this notebook: {', '.join(unused_tasks)}")
         return self[name]
+
+    @property
+    def are_recorded(self) -> bool:
+        """True if the notebooks show all recorded runs and no others."""
+        is_default = self.scale == STUDY_SCALE and self.tasks is None and self.seeds is None
+        return is_default and check_source(self.source) != "trained"
 
     @property
     def small_run_scale(self) -> str:

@@ -1,125 +1,106 @@
-"""The sentences of findings and advice depend on the runs."""
+"""The findings are written by hand, and every number in them is what the recorded runs give."""
 
 import html
 import re
+from functools import cache
 
 import pytest
 
-from mambanorm.arms import Arm
-from mambanorm_study import advice
-from mambanorm_study.advice.first_page import (
-    FINDINGS,
-    HOW_TO_READ,
-    findings,
-    findings_page,
-    not_fresh_note,
-    what_to_do,
-)
-from mambanorm_study.claims import judge
-from mambanorm_study.claims.rule import NO_WORD, WORDS
+from mambanorm_study import advice, claims, figures
+from mambanorm_study.advice.first_page import FINDINGS, findings_page, findings_table, hero_grids
+from mambanorm_study.answers.sentences import stated_numbers, without_braces, wrong_numbers
+from mambanorm_study.basics.settings import FLAT, ROOT
+from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.runs.recorded_results import recorded
-
-PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
-
-
-@pytest.fixture(scope="module")
-def curves():
-    """Return the recorded runs of one task, so that each finding rests on one verdict."""
-    frame = recorded("evening")
-    return frame[frame.task == "curves"]
+from mambanorm_study.tables.run_tables import label
 
 
-def sentence_with(words, sentences):
-    """Return the one sentence with these words."""
-    (sentence,) = [sentence for sentence in sentences if words in sentence]
-    return sentence
+@cache
+def evidence():
+    return claims.Evidence(recorded("evening"), "evening")
 
 
-def test_each_finding_has_a_sentence_for_every_word_of_the_rule():
-    for finding in FINDINGS:
-        assert set(finding.sentences) == set(WORDS) - {NO_WORD}
-        assert all(sentence.endswith(".") for sentence in finding.sentences.values())
+def effect(claim, task, comparison=""):
+    """Return the effect of a claim's comparison; by default of the one that decides."""
+    verdict = claims.judge(claim, evidence(), task=task)
+    rows = {row.comparison: row for row in verdict.rows}
+    return rows.get(comparison, verdict.main_row).effect
 
 
-def test_a_finding_has_one_number_one_bracket_and_a_link():
-    for sentence in findings(links="notebooks/"):
-        bold, _, text = sentence.removeprefix("**").partition("** ")
-        assert bold.endswith(".")
-        without_brackets = re.sub(r"\[[^\]]*\]|\([^()]*\)", "", text)
-        assert len(re.findall(r"[+−]\d", without_brackets)) == 1
-        assert text.count("](notebooks/") == 1
-        assert len(text) < 330
+# the numbers of each finding, in their order
+NUMBERS = {
+    "03_type": lambda: [effect("H1s", "curves", "GN→GN − None→None")],
+    "04_position": lambda: [effect("H3s", "curves")],
+    "05_combination": lambda: [effect("H6s", "curves", "mean of ·→GN − mean of ·→BN")],
+    "08_validation": lambda: [effect("H8s", "curves")],
+    "07_diagnostics": lambda: [FLAT - effect("H10s", "mnist1d", "None→BN flat")],
+}
 
 
-def test_the_sentence_follows_the_word_of_the_verdict(curves):
-    """Other runs change the first words; without runs there is no sentence."""
-    lead = judge("H8s", curves, task="curves").main_row.effect
-    proposal, sign = curves.arm == PROPOSAL, (-1) ** curves.seed
-    for new_lead, noise, words in (
-        (5, 0, "the paper's proposal beats the original Mamba"),
-        (0, 0, "the paper's proposal does not beat the original Mamba by a point"),
-        (0, 10, "we cannot tell whether the paper's proposal beats the original Mamba"),
-        (-5, 0, "the original Mamba beats the paper's proposal"),
-    ):
-        changed = curves.test_accuracy + (new_lead - lead + noise * sign) / 100
-        frame = curves.assign(test_accuracy=curves.test_accuracy.mask(proposal, changed))
-        sentence = sentence_with(words, findings(frame))
-        verdict = judge("H8s", frame, task="curves")
-        assert sentence.startswith(
-            f"**On curves {words}.** NormVary→GN against RMSN→None, curves: "
-        )
-        assert verdict.main_row.amount in sentence
-    assert findings(curves.iloc[:0]) == what_to_do(curves.iloc[:0]) == []
+def test_the_five_findings_are_those_of_the_table():
+    assert [finding.notebook for finding in FINDINGS] == list(NUMBERS)
+    lines = findings_table("notebooks/").splitlines()
+    assert len(lines) == 2 + len(FINDINGS)
+    for finding, line in zip(FINDINGS, lines[2:], strict=True):
+        assert without_braces(finding.seen) in line
+        assert f"(notebooks/{finding.notebook}.ipynb)" in line
+        assert (ROOT / "notebooks" / f"{finding.notebook}.ipynb").is_file()
 
 
-def test_failed_runs_are_counted_in_the_bracket(curves):
-    lost = (curves.arm == PROPOSAL) & curves.seed.isin([40, 41, 52, 53])
-    ended = curves.assign(status=curves.status.where(~lost, "diverged"))
-    assert not any("failed" in sentence for sentence in findings(curves) if "NormVary" in sentence)
-    assert sum("(failed: NormVary→GN 2 of " in sentence for sentence in findings(ended)) == 2
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.notebook)
+def test_every_number_of_a_finding_is_that_of_the_recorded_runs(finding):
+    assert wrong_numbers(finding.seen, NUMBERS[finding.notebook]()) == []
+    without = re.sub(r"\{[^}]*\}", "", finding.seen)
+    assert not re.search(r"\d", without), "write every number in braces"
+    assert len(stated_numbers(finding.seen)) == 1
 
 
-def test_few_seeds_have_no_word_and_say_why(curves):
-    few = curves[curves.seed.isin([*range(40, 45), *range(52, 57)])]
-    for sentence in findings(few):
-        assert "5 pairs of runs, and 6 are needed" in sentence
-        assert "We cannot tell" in sentence or "we cannot tell" in sentence
-
-
-def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
-    verdict = judge("H8s", curves, task="curves")
-    assert ("curves" in not_fresh_note(curves)) == (not verdict.main_row.fresh)
-    assert not any("fresh" in sentence for sentence in findings(curves))
-    assert not_fresh_note(curves.iloc[:0]) == ""
-
-
-def test_what_to_do_follows_its_runs():
-    """If the chosen arm falls back, another one is named; if the original falls back, it lies
-    behind.
-    """
-    frame = recorded("evening")
-    frame = frame[frame.task == "pydoc"]
-
-    def advice_if_worse(arm: str) -> str:
-        """Return the advice if its losses are one nat larger."""
-        worse = frame.arm == arm
-        columns = {
-            name: frame[name].mask(worse, frame[name] + 1)
-            for name in ("test_loss", "best_val_loss")
-        }
-        return what_to_do(frame.assign(**columns))[0]
-
-    chosen = Arm.parse(advice.ranking(frame, "pydoc", scale="evening").arm[0])
-    assert f"take {chosen.label}: " in what_to_do(frame)[0]
-    assert f"take {chosen.label}: " not in advice_if_worse(str(chosen))
-    said = (
-        rf"take {chosen.label}: \+1\.4\d\d bits a character \[1\.4.*\] over RMSN→None, the original"
+def test_the_words_of_the_findings_are_those_of_the_verdicts():
+    """What a finding says beside its number follows from the verdicts as well."""
+    judged = {
+        name: claims.judge(name, evidence(), task=task)
+        for name, task in {
+            **dict.fromkeys(("H1s", "H2s", "H3s", "H6s", "H8s"), "curves"),
+            "H3l": "pydoc",
+            "H10s": "mnist1d",
+        }.items()
+    }
+    supported = {name for name, verdict in judged.items() if verdict.word == "supported"}
+    assert supported == {"H1s", "H2s", "H3s", "H8s"}
+    assert {judged[name].word for name in ("H3l", "H6s", "H10s")} == {"opposite"}
+    position = {row.comparison: row.effect for row in judged["H3s"].rows}
+    assert position["the mean without BN"] < position["mean over 5 norms: None→N − N→None"] / 2
+    assert compare_arms("NormVary>SSM>GN", "None>SSM>GN", evidence(), "curves").word == (
+        "about the same"
     )
-    assert re.search(said, advice_if_worse(ORIGINAL))
 
 
-def test_the_page_has_every_finding_and_what_to_do():
+def test_the_picture_has_36_pairs_a_ring_and_a_star_for_each_kind():
+    grids = hero_grids(evidence())
+    assert len(grids) == 2
+    for table in grids.values():
+        assert len(table) == 36
+        assert table.is_original.sum() == table.is_chosen.sum() == 1
+        assert table["mean"].between(20, 100).all()
+    figure = figures.fig_hero(grids)
+    texts = [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert sum(text.isdigit() for text in texts) == 72
+    assert len(figure._repr_png_()) < 150_000
+
+
+def test_a_failed_run_is_hatched():
+    grids = hero_grids(evidence())
+    before = sum(bool(patch.get_hatch()) for patch in figures.fig_hero(grids).axes[1].patches)
+    next(iter(grids.values())).loc[3, "diverged"] = 2
+    after = sum(bool(patch.get_hatch()) for patch in figures.fig_hero(grids).axes[1].patches)
+    assert after == before + 1
+
+
+def test_the_page_has_every_finding_and_what_to_take():
     page = html.unescape(findings_page())
-    assert HOW_TO_READ in page
-    for sentence in (*findings(), *what_to_do()):
-        assert re.match(r"\*\*(.*?)\*\*", sentence).group(1) in page
+    text = re.sub(r"<[^>]+>", "", page)
+    for finding in FINDINGS:
+        assert without_braces(finding.seen) in text
+    for row in advice.what_to_do(recorded("evening")):
+        assert row.because.replace("`", "") in text
+    assert label("RMSN>SSM>None") in text

@@ -1,14 +1,13 @@
 """Tests of the answers of notebooks 07 to 14 and of their tables, on planted frames."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study import answers, figures
-from mambanorm_study.claims import CLAIMS, WORDS, judge
+from mambanorm_study.claims import CLAIMS, judge
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.weight_log import sigma_history
@@ -16,25 +15,6 @@ from mambanorm_study.tables import diagnostics
 from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.run_tables import paired_steps
 from tests.planted import made_up
-
-
-def said_of(name: str, word: str, task: str = "curves") -> SimpleNamespace:
-    """Return the fields of a verdict that an answer reads."""
-    return SimpleNamespace(claim=CLAIMS[name], word=word, task=task)
-
-
-# notebook 12
-
-
-def test_the_answer_counts_each_word_and_names_the_task_of_a_claim_that_has_several():
-    found = [
-        said_of("H1s", "supported"),
-        said_of("H2s", "supported"),
-        said_of("H2s", "opposite", "glyphs"),
-    ]
-    text = answers.what_holds(found, WORDS, "protocol 12")
-    assert text.startswith("**Answer** (protocol 12).\n\n- 2 **supported**: H1s, H2s (curves)\n")
-    assert text.endswith("- 1 **opposite**: H2s (glyphs)")
 
 
 def test_a_larger_smallest_effect_changes_a_word():

@@ -132,16 +132,16 @@ def test_the_parts_are_recorded_in_the_order_of_the_protocol():
     more = "the arms of H4 and H8 once more"
     assert [name for name in names if not name.startswith("mnist1d")] == [
         "curves, every arm",
-        "glyphs_images, every arm",
-        "pydoc, every arm",
-        "curves, 8 blocks",
         f"curves, {more}",
-        f"glyphs_images, {more}",
-        f"pydoc, {more}",
-        "listops",
         "curves, 300 steps",
         "curves, 1,200 steps",
         "curves, 2,400 steps",
+        "curves, 8 blocks",
+        "glyphs_images, every arm",
+        "pydoc, every arm",
+        f"glyphs_images, {more}",
+        f"pydoc, {more}",
+        "listops",
         "glyphs",
     ]
     fixed = {name.removeprefix("mnist1d, ") for name in names if name.startswith("mnist1d")}

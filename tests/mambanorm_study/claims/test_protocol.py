@@ -10,9 +10,16 @@ import subprocess
 import pandas as pd
 import pytest
 
-from benchmarks.protocol import PREDICTIONS, predict, rates_text, with_tables
-from mambanorm_study.basics.settings import SCALES
-from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
+from benchmarks.protocol import (
+    PREDICTIONS,
+    how_many_held,
+    outcomes,
+    predict,
+    rates_text,
+    with_tables,
+)
+from mambanorm_study.basics.settings import ROOT, SCALES
+from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, judge, rule
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.claims.evidence import VERSION, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
@@ -72,6 +79,35 @@ def test_the_predictions_are_the_words_on_the_tuning_seeds(frame, predictions):
     pd.testing.assert_frame_equal(
         predict(frame, pairs)[columns], predictions[columns], check_dtype=False
     )
+
+
+def test_the_last_column_has_the_words_on_the_test_seeds_and_the_readme_counts_them(frame):
+    table = outcomes(frame)
+    judged = table[table.held.notna()]
+    for row in judged.itertuples():
+        verdict = judge(row.claim, frame, scale="evening", task=row.task)
+        assert verdict.main_row.fresh
+        assert f"**{verdict.as_text}**" in row.outcome
+        assert row.held == row.prediction.startswith(verdict.word)
+        assert ("The prediction failed" in row.outcome) == (not row.held)
+    held, number = int(judged.held.sum()), len(judged)
+    assert f"**{held} of {number} predictions held on the test seeds" in PROTOCOL.read_text("utf-8")
+    words = dict(
+        enumerate(
+            ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], start=1
+        )
+    )
+    said = f"of {words[number]} predictions that were written down before, {words[held]} held"
+    assert said in (ROOT / "README.md").read_text()
+
+
+def test_a_prediction_that_fails_is_named(frame):
+    table = outcomes(frame)
+    table["held"] = None
+    table.loc[0, "held"], table.loc[1, "held"] = True, False
+    text = how_many_held(table)
+    assert text.startswith("**1 of 2 predictions held")
+    assert f"{table.claim[1]} on {table.task[1]} did not" in text
 
 
 def test_the_predictions_are_made_for_every_claim_and_task_that_is_planned(predictions):

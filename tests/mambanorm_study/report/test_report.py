@@ -23,7 +23,8 @@ from PIL import Image
 
 import mambanorm_study as study
 from mambanorm_study import base_config
-from mambanorm_study.advice.first_page import findings
+from mambanorm_study.advice.first_page import FINDINGS
+from mambanorm_study.answers.sentences import without_braces
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.report import execute as report, study as whole_study
 from mambanorm_study.report.execute import run_notebook
@@ -416,10 +417,7 @@ def committed(tmp_path_factory):
 
 def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_cards(committed):
     page = (committed / "index.html").read_text()
-    said = [
-        markdown(f"- {one}").partition("<li>")[2].partition("</li>")[0]
-        for one in findings(links="")
-    ]
+    said = [html.escape(without_braces(finding.seen), quote=False) for finding in FINDINGS]
     (contents,) = re.findall(r'<nav class="contents">.*?</nav>', page, re.DOTALL)
     others = [
         '<label class="figure">',
@@ -427,14 +425,13 @@ def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_c
         '<div class="verdicts">',
         '<section class="cards">',
     ]
-    places = [page.index(one) for one in (*said, *others)]
-    assert len(said) > 0
+    places = [page.index(one) for one in (others[0], *said, *others[1:])]
     assert places == sorted(places)
     assert re.findall('<li><code>(..)</code> <a href="#(.*?)"', contents) == [
         (path.stem[:2], path.stem) for path in find_notebooks()
     ]
     alt = re.search('alt="(.*?)"', page[page.index(others[0]) :])[1]
-    assert alt.startswith("Every claim, every verdict")  # for those who cannot see it
+    assert alt.startswith("The Mamba block with a norm before it")  # for those who cannot see it
 
 
 def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_there(committed):

@@ -14,14 +14,14 @@ from bs4 import BeautifulSoup
 from markupsafe import escape
 
 import mambanorm_study as study
-from mambanorm_study import answers, claims, figures
+from mambanorm_study import claims, figures
 from mambanorm_study.basics.settings import ROOT, study_scale
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, VERSION, WORDS, judge, pages
 from mambanorm_study.cli.arguments import seeds as read_seeds
 from mambanorm_study.cli.main import main
 from mambanorm_study.figures.colours import WORD_COLOURS
 from mambanorm_study.figures.verdicts import WORD_MEANINGS
-from mambanorm_study.report.verdict_page import verdict_html
+from mambanorm_study.report.verdict_page import _sketch, verdict_html
 from mambanorm_study.runs import recorded_results as recorded
 from mambanorm_study.tables.scores import runs_to_judge, select_test_seeds
 from tests import planted
@@ -68,7 +68,7 @@ def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
     key = page[page.index('<p class="key">') :]
     for word, colour in WORD_COLOURS.items():
         css = re.search(rf'<i class="([\w-]+)">{word}</i>', key)[1]
-        assert f".verdicts .{css} {{ background: {colour}; }}" in page
+        assert f".verdicts i.{css} {{ background: {colour}; }}" in page
         assert f">{word}</i> {WORD_MEANINGS[word]}" in key
         assert f"**{word.capitalize()}**" in SOURCE
 
@@ -121,11 +121,9 @@ def test_every_figure_says_protocol_scale_and_seeds(verdicts):
     for figure in (figures.fig_verdicts(judged[:4]), figures.fig_claim(judged[0])):
         caption = figure.get_label()
         assert all(part in caption for part in (f"protocol {VERSION}", "quick scale", "8 seeds"))
-    words = figures.fig_verdicts(judged).get_label()
-    assert all(f"{verdict.word}: {WORD_MEANINGS[verdict.word]}" in words for verdict in judged)
-    assert (
-        "opposite: " not in figures.fig_verdicts(judged[:1]).get_label()
-    )  # only those that are drawn
+    for verdict in judged:
+        caption = figures.fig_claim(verdict).get_label()
+        assert f"{verdict.word}: {WORD_MEANINGS[verdict.word]}" in caption
 
 
 def test_a_verdict_on_old_seeds_is_marked(verdicts):
@@ -152,7 +150,7 @@ def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(
     drawn = texts_of(figure)
     assert drawn[::2] == ["supported, by more than a point", "opposite", "no word"]
     assert [text.get_text().replace("\n", " ") for text in figure.axes[0].get_yticklabels()] == [
-        f"{verdict.claim.id}  {verdict.claim.words}" for verdict in shown[:2]
+        verdict.claim.words for verdict in shown[:2]
     ]
     with pytest.raises(ValueError, match="claim H12s was not run"):
         figures.fig_claim(not_run())
@@ -190,14 +188,39 @@ def test_the_table_reads_without_its_style(verdicts):
         " | ".join(" ".join(cell.get_text(" ").split()) for cell in row(["th", "td"]))
         for row in BeautifulSoup(bare, "html.parser")("tr")
     ]
-    assert rows[0] == "claim | verdict | what is tested | effect [95 % interval] | paper"
-    assert len(rows) == 1 + len(shown)  # a line a claim: all else is folded
+    assert rows[0] == "claim | verdict | interval | effect [95 % interval] | paper | code"
     first = shown[0]
-    assert rows[1].startswith(f"H1s | no word | digits: {first.claim.words} {first.reason}")
-    assert rows[1].endswith(f" | {first.main_row.amount} | {first.main_row.paper:+.3g}")
-    assert rows[3].startswith("H12s | no word | ")
-    assert page.count('<th scope="col">') == 5
+    assert rows[1] == "Sequences (curves)"
+    assert rows[2].startswith(f"{first.claim.words} (digits) {first.reason}")
+    assert rows[2].endswith(f"| {first.main_row.amount} | {first.main_row.paper:+.3g} | H1s")
+    assert rows[4].startswith("Failures")
+    assert rows[5].endswith(" | H12s")
+    assert len(rows) == 3 + len(shown)  # a line a claim: all else is folded
+    assert page.count('<th scope="col">') == 6
     assert page.count('<th scope="row">') == len(shown)
+
+
+def test_the_recorded_table_is_short_before_it_is_unfolded():
+    judged = claims.verdicts(recorded.recorded("evening"), CLAIMS, scale="evening")
+    table = BeautifulSoup(verdict_html(judged, pictures=False), "html.parser")
+    for details in table("details"):
+        details.replace_with(details.summary.get_text())
+    table.style.decompose()
+    text = " ".join(table.get_text(" ").split())
+    assert len(text) < 8_000
+    assert all(verdict.claim.words in text and verdict.word in text for verdict in judged)
+
+
+def test_the_small_picture_has_zero_in_the_middle_and_compresses_large_effects(verdicts):
+    row = verdicts["supported"].main_row
+    places = _sketch(row)
+    assert places["low"] < places["mean"] < places["high"]
+    assert places["mark"] > 0
+    assert _sketch(replace(row, effect=-500.0, low=-900.0, high=-100.0))["low"] == -2.5
+    assert _sketch(replace(row, effect=0.0))["mean"] == 0
+    half = replace(row, unit="% of runs", effect=50.0, low=30.0, high=70.0)
+    assert _sketch(half)["mean"] == 0
+    assert _sketch(not_run().main_row) is None
 
 
 def test_the_papers_sentence_is_quoted_beside_what_must_hold(verdicts):
@@ -308,11 +331,12 @@ def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_a
 
 
 def test_every_word_of_notebook_12_comes_from_the_rule():
-    """Its answer, as committed, is what the recorded runs say today."""
-    verdicts = claims.verdicts(recorded.recorded("evening"), CLAIMS)
-    (cell,) = [cell for cell in NOTEBOOK.cells if cell.id == "12-13"]
+    """Its table, as committed, is what the recorded runs say today."""
+    judged = claims.verdicts(recorded.recorded("evening"), CLAIMS)
+    (cell,) = [cell for cell in NOTEBOOK.cells if "first" in cell.metadata.get("tags", ())]
     (output,) = cell.outputs
-    assert output.data["text/markdown"] == answers.what_holds(
-        verdicts, WORDS, pages.basis(verdicts, "recorded")
-    )
+    page = BeautifulSoup(output.data["text/html"], "html.parser")
+    rows = [row for row in page("tr") if row.find("td")]
+    shown = [(row.find(class_="code").text, row.find(class_="verdict").text) for row in rows]
+    assert sorted(shown) == sorted((verdict.claim.id, verdict.word) for verdict in judged)
     assert f"version {VERSION}" in SOURCE
