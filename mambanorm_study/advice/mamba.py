@@ -11,7 +11,7 @@ import pandas as pd
 
 from mambanorm import NORMS, Arm
 from mambanorm_study.advice.recommendation import Recommendation
-from mambanorm_study.advice.what_to_take import arm_to_take
+from mambanorm_study.advice.what_to_take import arm_to_take, is_causal
 from mambanorm_study.advice.which_arm import ADVISED_ON, AHEAD, BEHIND, ranking, tuned_arms
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import kind_of
@@ -50,16 +50,17 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     similar = [label(name) for name in other_arms.arm[~is_behind & (other_arms.standing != AHEAD)]]
     arms = f"{'causal ' if causal or is_language else ''}arms"
     basis = f"[recorded runs, scale {STUDY_SCALE}, {task}, {best.n:.0f} seeds]"
-    contradictions = [
+    rivals = [
         f"{label(row.arm)} ({row.who}) is behind {arm.label}: "
         f"{difference_with_interval(-row.behind, -row.high, -row.low, row.unit)}. {basis}"
         for row in other_arms[is_behind & (other_arms.who != "")].itertuples()
     ]
-    if not _is_causal(best.arm):
+    contradictions = []
+    if not is_causal(best.arm):
+        ahead = ", ".join(name for name in arm.norms if not NORMS[name].causal)
         contradictions.append(
-            f"The norms of {arm.label} read later positions; causal=True gives an arm with causal "
-            "norms. "
-            "[notebook 01]"
+            f"{ahead} reads later positions (BN: in training only); causal=True gives an arm with "
+            "causal norms. [notebook 01]"
         )
     norm, place = arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)"
     if arm.n2 == "None":
@@ -73,6 +74,7 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
             f"{basis}",
             "Arms that are about the same, or for which we cannot tell: "
             f"{', '.join(similar) or 'none'}. {basis}",
+            *rivals,
         ),
         contradictions=tuple(contradictions),
         alternatives=tuple(similar[:3]),
@@ -87,12 +89,8 @@ def _why(best: pd.Series, table: pd.DataFrame, arms: str) -> str:
     return f"The original {arm}: {chosen}, which validation chooses, is not clearly better"
 
 
-def _is_causal(arm: str) -> bool:
-    return all(NORMS[name].causal for name in Arm.parse(arm).norms)
-
-
 @lru_cache(maxsize=16)
 def _recorded_ranking(task: str, causal: bool) -> pd.DataFrame:
     """Return the `ranking` of the recorded arms on a task. causal: True ranks only causal arms."""
-    arms = [arm for arm in tuned_arms(kind_of(task)) if _is_causal(arm) or not causal]
+    arms = [arm for arm in tuned_arms(kind_of(task)) if is_causal(arm) or not causal]
     return ranking(recorded(STUDY_SCALE), task, scale=STUDY_SCALE, arms=arms)

@@ -7,7 +7,6 @@ after it.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
 
@@ -20,7 +19,6 @@ from mambanorm_study.advice.which_arm import (
     CHOSEN,
     ORIGINAL,
     SAME,
-    accuracy,
     ranking,
     rankings,
 )
@@ -31,6 +29,7 @@ from mambanorm_study.claims.claim import CONTROL, LADDER_SEEDS, NONE
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables import experiments
 from mambanorm_study.tables.run_tables import CANNOT_TELL, difference_with_interval, label
 
@@ -125,17 +124,21 @@ def _what_to_know(arm: str, task: str, table: pd.DataFrame, evidence: Evidence) 
             rivals = [label(row.arm) for row in table.itertuples() if row.standing == standing]
             if rivals:
                 yield f"{text} {join_words(rivals[:3])}"
-    runs, blocks = accuracy(arm, task, evidence), base_config(task, evidence.scale).n_layers
-    yield f"{runs['diverged']} of {plural(runs['n'], 'run')} failed, at {blocks} blocks"
+    runs, blocks = evidence.runs_of_arms([arm], task), base_config(task, evidence.scale).n_layers
+    late, n = int(runs.columns["late"].sum()), len(runs.seeds)
+    yield f"{int(runs.columns['diverged'].sum())} of {n} runs failed, at {blocks} blocks"
+    if late > n / 3:
+        yield f"{late} of {n} runs still improved at the end"
+    if not runs.fresh:
+        yield "not fresh: the learning rates were chosen on these seeds"
     yield _deeper(arm, task, table, evidence)
     time = relative_step_time(arm, task)
     if time is not None and abs(time - 1) >= 0.05:
         yield f"a training step takes {time:.1f} times as long as the original's"
-    norms = [NORMS[name] for name in Arm.parse(arm).norms]
-    if any("B" in entry.axes for entry in norms):
-        yield "needs batches of several rows"
-    if not all(entry.causal for entry in norms):
-        yield _without_looking_ahead(table, task, evidence)
+    if "BN" in Arm.parse(arm).norms:
+        yield "BN needs batches of several rows"
+    if kind_of(task) == "sequence" and not is_causal(arm):
+        yield _without_looking_ahead(arm, table, task, evidence)
 
 
 def _deeper(arm: str, task: str, table: pd.DataFrame, evidence: Evidence) -> str:
@@ -150,14 +153,20 @@ def _deeper(arm: str, task: str, table: pd.DataFrame, evidence: Evidence) -> str
     return ""
 
 
-def _without_looking_ahead(table: pd.DataFrame, task: str, evidence: Evidence) -> str:
+def _without_looking_ahead(arm: str, table: pd.DataFrame, task: str, evidence: Evidence) -> str:
     """Return the advice for models whose outputs must not depend on later positions."""
-    causal = [arm for arm in table.arm if all(NORMS[n].causal for n in Arm.parse(arm).norms)]
-    if not causal:
-        return "looks at later positions"
-    best = arm_to_take(ranking(evidence, task, arms=causal))
+    ahead = join_words(name for name in Arm.parse(arm).norms if not NORMS[name].causal)
+    best = arm_to_take(ranking(evidence, task, arms=filter(is_causal, table.arm)))
     lead = compare_arms(table.arm.iloc[0], best, evidence, task).amount.removeprefix("+")
-    return f"looks at later positions; without looking ahead take {label(best)}, {lead} behind"
+    when = " in training" if ahead == "BN" else ""
+    return (
+        f"{ahead} reads later positions{when}; if that is not allowed, {label(best)}: {lead} less"
+    )
+
+
+def is_causal(arm: str) -> bool:
+    """Return True if no norm of an arm reads later positions."""
+    return all(NORMS[name].causal for name in Arm.parse(arm).norms)
 
 
 # --------------------------------------------------------------------------------- NaN in training
@@ -173,34 +182,35 @@ def _advice_on_nan(evidence: Evidence) -> list[Advice]:
     seeds = evidence.seeds(task)
     if not seeds:
         return []
-    failing = _counts(evidence, experiments.failing_runs(scale, seeds))
-    growth = _counts(evidence, experiments.growth_runs(scale, seeds=seeds))
-    before = "RMSN>SSM>None"
-    if not {NONE, before, CONTROL} <= set(failing) or "None>SSM>BN" not in growth:
-        return []
-    ladder = partial(_ladder_counts, evidence)
-    after_failed, after_n = ladder(["None>SSM>GN", "None>SSM>LN"])
-    before_failed, before_n = ladder(["GN>SSM>None", "LN>SSM>None"])
-    text = "{} of {} runs".format
-    because = f"{text(*failing[before])} failed, without a norm {text(*failing[NONE])}"
-    know = (
-        f"{task}, 8 blocks, RMSN; a second norm, after the scan, adds "
-        f"{_second_norm(evidence, seeds)}; a norm after the scan alone is the weaker cure: at five "
-        f"learning rates {text(after_failed, after_n)} failed with GN or LN there, and "
-        f"{text(before_failed, before_n)} with the norm before the block; never BN after the scan "
-        f"alone: {text(*growth['None>SSM>BN'])} failed"
+    high, low = (
+        _counts(evidence, [c for c in experiments.failure_runs(scale, seeds) if c.lr == lr])
+        for lr in sorted({c.lr for c in experiments.failure_runs(scale, seeds)}, reverse=True)
     )
-    take = "a norm before the block, then a lower learning rate, then `mambanorm diagnose`"
+    high |= _counts(evidence, experiments.growth_runs(scale, seeds=seeds))
+    high |= _counts(evidence, experiments.failing_runs(scale, seeds))
+    before, after_bn = "RMSN>SSM>None", "None>SSM>BN"
+    if not {NONE, before, CONTROL, after_bn} <= set(high):
+        return []
+    after_failed, after_n = _ladder_counts(evidence, ["None>SSM>GN", "None>SSM>LN"])
+    before_failed, before_n = _ladder_counts(evidence, ["GN>SSM>None", "LN>SSM>None"])
+    text = "{} of {} runs".format
+    because = f"{text(*high[before])} failed; without a norm {text(*high[NONE])}"
+    know = (
+        f"{task}, 8 blocks; RMSN after the scan as well adds {_second_norm(evidence, seeds)}. A "
+        f"third less learning rate alone: {text(*low[NONE])} without a norm failed. BN after the "
+        f"scan alone failed in {text(*high[after_bn])}. With 4 blocks and five learning rates, GN "
+        f"or LN after the scan alone failed in {text(after_failed, after_n)}, all at the highest "
+        f"rates, and before the block in {text(before_failed, before_n)}"
+    )
+    take = "RMSN before the block, then a lower learning rate, then `mambanorm diagnose`"
     return [Advice(NAN_READER, take, because, know)]
 
 
 def _counts(evidence: Evidence, configs: list) -> dict[str, tuple[int, int]]:
-    """Return a map from arm to (failed runs, runs) of these configs, on the seeds that all arms
-    have.
-    """
+    """Return a map from arm to (failed runs, runs) of these configs."""
     runs = evidence.runs[evidence.runs.run_id.isin([config.run_id for config in configs])]
-    diverged = runs.pivot(index="seed", columns="arm", values="diverged").dropna()
-    return {arm: (int(diverged[arm].sum()), len(diverged)) for arm in diverged}
+    counts = runs.groupby("arm").diverged.agg(["sum", "count"])
+    return {arm: (int(failed), int(n)) for arm, failed, n in counts.itertuples()}
 
 
 def _ladder_counts(evidence: Evidence, arms: list[str]) -> tuple[int, int]:

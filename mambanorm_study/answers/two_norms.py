@@ -128,7 +128,7 @@ def proposal_or_original(
         ].itertuples():
             line += (
                 " The gain of NormVary→GN minus the sum of the gains of NormVary alone and of GN "
-                f"alone: {judged_difference(row)}."
+                f"after RMSN: {judged_difference(row)}."
             )
         lines.append(line)
     gains = ", ".join(f"{task} {gain:+.1f}" for task, gain in printed.items())

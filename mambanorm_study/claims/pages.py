@@ -47,9 +47,10 @@ def comparisons_by_steps(frame: pd.DataFrame | Evidence, scale: str = STUDY_SCAL
     as a DataFrame with one row for each claim about tuned arms, task and number of steps that was
     run.
 
-    Columns: claim (its id), task, share (the number of steps as a share of the scale's steps, one
-    of BUDGETS), steps, word (the verdict on the comparison), comparison, effect, low, high, n,
-    smallest and unit (see `Row`). Claims that were run with only one number of steps are omitted.
+    Columns: claim (its id), words (the claim in words), task, share (the number of steps as a share
+    of the scale's steps, one of BUDGETS), steps, word (the verdict on the comparison), comparison,
+    effect, low, high, n, smallest and unit (see `Row`). Claims that were run with only one number
+    of steps are omitted.
     """
     evidence, rows = Evidence(frame, scale), []
     steps_of_task = evidence.runs.groupby("task").steps.agg(set)
@@ -57,8 +58,8 @@ def comparisons_by_steps(frame: pd.DataFrame | Evidence, scale: str = STUDY_SCAL
         if claim.runs == "tuned":
             for task in tasks_of(claim, evidence.tasks, scale):
                 rows += _budget_rows(claim, task, evidence, steps_of_task[task])
-    columns = ["claim", "task", "share", "steps", "word", "comparison", "effect", "low", "high"]
-    return pd.DataFrame(rows, columns=[*columns, "n", "smallest", "unit"])
+    columns = ["claim", "words", "task", "share", "steps", "word", "comparison", "effect"]
+    return pd.DataFrame(rows, columns=[*columns, "low", "high", "n", "smallest", "unit"])
 
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
@@ -81,6 +82,6 @@ def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int
     for share, verdict in judged.items():
         same_comparison = (row for row in verdict.rows if row.comparison == deciding and row.n)
         row = next(same_comparison, verdict.main_row)
-        facts = {"claim": claim.id, "task": task, "share": share, "steps": round(share * steps)}
-        rows.append(asdict(row) | facts)
+        facts = {"claim": claim.id, "words": claim.words, "task": task, "share": share}
+        rows.append(asdict(row) | facts | {"steps": round(share * steps)})
     return rows

@@ -40,9 +40,9 @@ IN_PASSING = (
         "performance",
         where="§5",
         quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
-        "the task's; a rate trains if the accuracy above chance is at least four fifths of that at "
-        "the seed's best rate; the mean of LN→GN and GN→LN minus the mean of each group of rival "
-        "arms",
+        "the task's (interpolated between two rates); a rate trains if the accuracy above chance "
+        "is at least four fifths of that at the seed's best rate; the mean of LN→GN and GN→LN "
+        "minus the mean of each group of rival arms",
         comparisons=tuple(
             means(f"two norms − {name}", TWO_NORMS, arms, column="reach")
             for name, arms in RIVALS.items()

@@ -262,13 +262,12 @@ def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
         _draw_budget(ax, panel)
     return finish(
         fig,
-        "Fast or good? The effect over the training budget",
+        "Do the answers change with the number of steps?",
         caption,
         seeds_text(table.n),
         "dot and line: the comparison that decides at all steps, with its 95 % interval, "
         "in the colour of its word",
         "grey line: the smallest effect of interest",
-        *_meanings(table.word),
     )
 
 
@@ -279,5 +278,7 @@ def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
     ax.vlines(x, rows.low, rows.high, color=colours, linewidth=2.2)
     ax.scatter(x, rows.effect, s=42, color=colours, edgecolor="white", zorder=3)
     ax.set_xticks(x, [f"{row.steps:,}\n{row.word}" for row in rows.itertuples()], fontsize=7)
-    ax.set(xlim=(-0.5, len(rows) - 0.5), title=f"{first.claim}, {first.task}", xlabel="steps")
+    title = fill(f"{first.words} ({first.task})", 44)
+    ax.set(xlim=(-0.5, len(rows) - 0.5), title=title, xlabel="steps")
+    ax.title.set_fontsize(8.5)
     ax.set_ylabel(UNIT_NAMES.get(first.unit, first.unit))

@@ -224,7 +224,7 @@ NOTEBOOKS = {
         "which pair?",
         SEQUENCES,
         lambda study: study.runs(GRID_ARMS, study.grid_tasks() or study.tasks_of(SEQUENCES)),
-        first_arms=("RMSN>SSM>None", "RMSN>SSM>BN"),
+        first_arms=("RMSN>SSM>None", "GN>SSM>BN"),
     ),
     "06_normvary": Notebook(
         "can the norm be learned?",

@@ -215,7 +215,7 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
     assert (found.norm, found.alternatives) == ("BN", ("BN→BN",))
     assert "LN before it" in found.place
     assert isinstance(eval(found.code, NAMES | dict(d_model=8)), mn.MambaBlock)
-    assert any("NormVary→GN (the paper's) is behind" in reason for reason in found.contradictions)
+    assert any("NormVary→GN (the paper's) is behind" in reason for reason in found.reasons)
     assert any("causal=True" in reason for reason in found.contradictions)
 
 

@@ -85,21 +85,29 @@ def test_no_advice_contradicts_a_difference_of_the_same_runs(frame, advice):
 def test_what_is_known_about_an_arm_follows_from_its_norms(advice):
     for row in advice.values():
         if "BN" in row.take.split("→"):
-            assert "needs batches of several rows" in row.know
-            assert "looks at later positions" in row.know
-    assert "later positions" not in advice[READERS["language"]].know
+            assert "BN needs batches of several rows" in row.know
+    assert "BN reads later positions in training" in advice[READERS["sequence"]].know
+    for kind in ("vision", "language"):
+        assert "later positions" not in advice[READERS[kind]].know
+        assert "not fresh" in advice[READERS[kind]].know
+    assert "not fresh" not in advice[READERS["sequence"]].know
 
 
 def test_nan_the_norm_before_the_block_comes_first(frame, advice):
     row = advice[NAN_READER]
-    assert row.take.startswith("a norm before the block")
+    assert row.take.startswith("RMSN before the block")
     runs = frame[(frame.task == "mnist1d") & (frame.n_layers == 8) & (frame.lr == 6e-3)]
-    runs = runs[runs.seed.between(40, 59)]
+    runs = runs[runs.seed >= 40]
     failed = {arm: int((of_arm.status == "diverged").sum()) for arm, of_arm in runs.groupby("arm")}
     assert f"{failed[ORIGINAL]} of 20 runs failed" in row.because
-    assert f"without a norm {failed['None>SSM>None']} of 20 runs" in row.because
-    assert f"BN after the scan alone: {failed['None>SSM>BN']} of 20 runs failed" in row.know
-    gain = runs.pivot(index="seed", columns="arm", values="test_accuracy")
+    assert row.because.endswith(f"without a norm {failed['None>SSM>None']} of 40 runs")
+    assert f"BN after the scan alone failed in {failed['None>SSM>BN']} of 20 runs" in row.know
+    ladder = frame[(frame.task == "mnist1d") & (frame.n_layers == 4) & frame.seed.between(40, 47)]
+    after = ladder[ladder.arm.isin(["None>SSM>GN", "None>SSM>LN"]) & (ladder.lr > 5e-3)]
+    failures = after[after.status == "diverged"]
+    assert f"failed in {len(failures)} of {len(after)} runs, all at the highest rates" in row.know
+    assert failures.lr.min() > after.lr.median()
+    gain = runs[runs.seed < 60].pivot(index="seed", columns="arm", values="test_accuracy")
     gain = 100 * (gain["RMSN>SSM>RMSN"] - gain[ORIGINAL]).mean()
     assert f"{gain:+.1f} points".replace("-", "−") in row.know
 

@@ -261,7 +261,7 @@ def test_the_answer_on_validation_lists_each_step_and_the_interaction():
         "points [4.0, 4.0], clearly above zero; NormVary, given GN +5.0 points [5.0, 5.0], clearly "
         "above zero; NormVary, given LN −14.0 points [−14.0, −14.0], clearly below zero; learning, "
         "given GN +1.0 points [1.0, 1.0], clearly above zero. The gain of NormVary→GN minus the "
-        "sum of the gains of NormVary alone and of GN alone: +3.0 points [3.0, 3.0], clearly above "
+        "sum of the gains of NormVary alone and of GN after RMSN: +3.0 points [3.0, 3.0], clearly above "
         "zero.\n"
         "- The paper's Table 2, in points: ListOps +2.4, IMDB +2.4. Not run here: imdb. Notebook "
         "12 has the verdict on the proposal (H8)."
@@ -274,7 +274,7 @@ def test_the_answer_on_validation_omits_missing_arms_and_judges_no_single_seed()
     )
     assert "NormVary→LN" not in text
     assert "NormVary→GN +10.0 points (one seed: no interval), one seed cannot tell" in text
-    assert "of GN alone: +3.0 points (one seed: no interval), one seed cannot tell." in text
+    assert "of GN after RMSN: +3.0 points (one seed: no interval), one seed cannot tell." in text
     assert "Not run" not in text
     bare = proposal({arm: mean for arm, mean in SIX.items() if not arm.startswith("NormVary")})
     assert "GN alone +5.0 points [5.0, 5.0]" in bare

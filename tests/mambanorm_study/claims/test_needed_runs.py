@@ -75,7 +75,7 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
     drawn = figures.fig_budget(table, "protocol 12")
     assert "12 seeds" in drawn.get_label()
     assert "the smallest effect of interest" in drawn.get_label()
-    assert "over the training budget" in drawn.get_suptitle()
+    assert "change with the number of steps" in drawn.get_suptitle()
     with pytest.raises(
         ValueError, match="none of these claims has been run at several numbers of steps"
     ):

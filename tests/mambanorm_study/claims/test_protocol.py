@@ -43,7 +43,7 @@ def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
     """If this fails: python -m benchmarks.protocol"""
     document = PROTOCOL.read_text("utf-8")
     assert document == with_tables(document, frame)
-    assert len(document.splitlines()) <= 250
+    assert len(document.splitlines()) <= 275
     assert document.startswith(f"# The protocol of the verdicts, version {VERSION}\n")
     for claim in (CLAIMS | BEYOND).values():
         assert f"| {claim.id} | {claim.words} | {claim.condition} |" in document

@@ -117,16 +117,17 @@ def test_the_notebooks_of_a_study_read_fresh_runs_and_train_none(tmp_path, monke
     assert replication.fresh_configs(asked, runs_dir=tmp_path) == fresh
 
 
-def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
+def test_an_arms_rate_is_the_best_mean_on_validation_of_its_tuning_seeds():
     frame = recorded("evening")
+    frame = frame[frame.seed < 52]
     for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
-        lr, seeds = recorded_lr(RECORDED_TASKS[0], arm, "evening")
+        lr, _ = recorded_lr(RECORDED_TASKS[0], arm, "evening")
         own = study.base_config(RECORDED_TASKS[0], "evening", arm=arm)
         scores = {}
         for rate in frame.lr[(frame.task == RECORDED_TASKS[0]) & (frame.arm == arm)].unique():
-            ids = [own.but(lr=float(rate), seed=seed).run_id for seed in seeds]
+            ids = [own.but(lr=float(rate), seed=seed).run_id for seed in range(40, 52)]
             rows = frame[frame.run_id.isin(ids)]
-            if len(rows) == len(seeds):
+            if len(rows) >= 8:
                 scores[rate] = rows.best_val_accuracy.where(
                     rows.status != "diverged", rows.chance
                 ).mean()
