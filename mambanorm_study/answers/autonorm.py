@@ -69,6 +69,15 @@ def _weights_text(weights: pd.DataFrame) -> str:
     )
 
 
+def _lines_by_task(heading: str, steps: pd.DataFrame) -> list[str]:
+    """Return one line of Markdown for each task, with all differences of `steps` on this task."""
+    lines = []
+    for task, rows in steps.groupby("task", sort=False) if len(steps) else ():
+        texts = [f"{row.step} {judged_difference(row)}" for row in rows.itertuples()]
+        lines.append(f"- **{heading}**, {task}: {'; '.join(texts)}")
+    return lines
+
+
 def answer_on_choice(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
@@ -91,27 +100,22 @@ def answer_on_choice(
     best on validation, divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
-    lines += [
-        f"- **{row.step}** against FrozenLN on {row.task}: {judged_difference(row)}"
-        for row in steps.itertuples()
-    ]
-    lines += [
-        f"- **{row.step}** on {row.task}: {judged_difference(row)}" for row in controls.itertuples()
-    ]
-    lines += [
-        f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap_text(row.accuracy_gap)}; "
-        f"difference in the change from clean images: {_gap_text(row.change_gap)}"
-        for row in corrupted[corrupted.arm != "FrozenLN"].itertuples()
-        if len(row.accuracy_gap)
-    ]
+    lines += _lines_by_task("Against FrozenLN", steps)
+    lines += _lines_by_task("AutoNorm", controls)
+    for kind, rows in corrupted[corrupted.arm != "FrozenLN"].groupby("kind", sort=False):
+        gaps = [
+            f"{row.arm} {_gap_text(row.accuracy_gap)} (difference in the change from clean images "
+            f"{_gap_text(row.change_gap)})"
+            for row in rows.itertuples()
+            if len(row.accuracy_gap)
+        ]
+        if gaps:
+            lines.append(f"- **Under {kind}**, against FrozenLN: {'; '.join(gaps)}")
     lines += [
         f"- **{task}**: the best model on validation has {ratio:.2f} times the RMSE of boosted "
         "trees"
         for task, ratio in ratios.items()
     ]
-    lines += [
-        f"- **Inside Mamba**, {row.step}, on {row.task}: {judged_difference(row)}"
-        for row in crossed.itertuples()
-    ]
+    lines += _lines_by_task("NormSelector inside Mamba", crossed)
     shows = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
     return answer_text(runs, shows, lines)

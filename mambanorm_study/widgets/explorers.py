@@ -287,8 +287,9 @@ def draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigu
         fig,
         "A scan by hand",
         f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most",
-        "each position keeps exp(−Δ·rate) of a state: "
-        f"half is gone after {slow:.3g} steps (state 1) to {fast:.3g}",
+        f"each position keeps exp(−Δ·rate) of a state: at {'the largest' if selective else 'this'}"
+        f" Δ half is gone after {slow:.3g} steps (state 1) to {fast:.3g}",
+        "where Δ is 0 the states stay as they are" if selective else "",
         "no seed",
     )
 

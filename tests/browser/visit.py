@@ -80,6 +80,6 @@ def move(control) -> None:
 def play(explorer) -> None:
     """Move every control of an explorer and wait for each picture."""
     controls = [control for control in explorer.locator(CONTROLS).all() if control.is_visible()]
-    assert len(controls) >= 3
+    assert controls
     for control in controls:
         changes(explorer, lambda control=control: move(control))

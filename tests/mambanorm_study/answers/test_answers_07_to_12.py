@@ -191,11 +191,11 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
         in lines[0]
     )
     assert (
-        lines[1]
-        == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
+        lines[1] == "- **AutoNorm**, digits_images: learned − random +8.0 points [5.0, 11.0], "
+        "clearly above zero"
     )
-    assert lines[2].startswith("- **Under noise**, FrozenDyT against FrozenLN: −12.0")
-    assert "difference in the change from clean images: +3.0" in lines[2]
+    assert lines[2].startswith("- **Under noise**, against FrozenLN: FrozenDyT −12.0")
+    assert "(difference in the change from clean images +3.0" in lines[2]
     assert lines[3:] == [
         "- **diabetes**: the best model on validation has 1.50 times the RMSE of boosted trees"
     ]

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import sys
 
 import nbformat
@@ -18,11 +19,13 @@ from mambanorm_study.cli.main import main
 from mambanorm_study.figures.diagrams import influencing_cells
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
+from mambanorm_study.lessons import explorable
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT, output_change, prepared_norm
+from mambanorm_study.runs import measurements
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.norm_catalog import arm_parameters
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
-from mambanorm_study.widgets import page
+from mambanorm_study.widgets import page, recorded as recorded_explorers
 from mambanorm_study.widgets.explorers import (
     CUSTOM,
     PRESET_MODELS,
@@ -217,3 +220,56 @@ def test_without_voila_one_sentence_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila.app", None)
     assert main(["explore", "--no-browser"]) == 2
     assert "needs voila, which is not installed here" in capsys.readouterr().err
+
+
+# explorers of recorded data
+
+
+def test_the_explorers_measurements_are_recorded(tmp_path, monkeypatch):
+    """If this fails, lessons/explorable.py has changed: measure into an empty store with the source
+    "trained", and add its rows to data/results/measured.parquet (runs/measurements.py).
+    """
+    monkeypatch.setattr(measurements, "exactly_threads", lambda _: pytest.fail("it measures"))
+    for measured in (explorable.failing_run, explorable.larger_weights, explorable.neighbours):
+        assert len(measured(tmp_path)) > 50
+
+
+def test_the_failing_run_is_calm_at_first_and_ends_beyond_float32():
+    worst = explorable.failing_run().groupby("step").largest.max()
+    assert worst.loc[0] < 100
+    assert math.isinf(worst.iloc[-1])
+    figure = recorded_explorers.draw_failing_run(0)
+    assert "float16" in texts(figure)
+    assert "not finite" in figure.get_label()
+
+
+def test_a_norm_before_the_block_bounds_models_with_larger_weights():
+    runs = explorable.larger_weights()
+    last = runs[(runs.n_layers == 24) & (runs.gain == 4) & (runs.depth == 24)].set_index("arm")
+    assert math.isinf(last.largest["None>SSM>None"])
+    assert last.largest["RMSN>SSM>None"] < 100 < last.largest["None>SSM>RMSN"]
+    again = [
+        row
+        for row in explorable._measure_gains(["RMSN>SSM>None"], depths=(4,))
+        if row["gain"] == 4.0
+    ]
+    stored = runs[(runs.arm == "RMSN>SSM>None") & (runs.n_layers == 4) & (runs.gain == 4)]
+    assert [row["largest"] for row in again] == pytest.approx(stored.largest.tolist(), rel=0.01)
+
+
+def test_more_seeds_name_the_wrong_arm_less_often():
+    pair = next(iter(recorded_explorers.PAIRS))
+    assert len(recorded_explorers._differences(pair)) == 24
+
+    def wrong(seeds: int) -> int:
+        figure = recorded_explorers.draw_seed_lottery(pair, seeds, 1)
+        return int(re.search(r"(\d+)% of the draws name the wrong arm", texts(figure))[1])
+
+    assert wrong(1) > wrong(3) > wrong(12)
+
+
+def test_only_batch_norm_in_training_sees_the_neighbours():
+    runs = explorable.neighbours()
+    for (norm, mode), rows in runs.groupby(["norm", "mode"]):
+        moved = np.ptp(rows[[str(digit) for digit in range(10)]].to_numpy(), axis=0).max()
+        assert (moved > 0.05) == (norm == "BN" and mode == "train"), (norm, mode)
