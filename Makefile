@@ -41,7 +41,8 @@ notebooks: setup
 # notebooks import torch before the kit, which would set it (mambanorm/__init__.py)
 lab: export GOMP_SPINCOUNT ?= 1000
 lab: .venv/installed-lab
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+	-$(if $(STUDENT),$(BIN)/mambanorm notebooks --student --out $(STUDENT))
+	$(BIN)/jupyter lab --notebook-dir=$(or $(STUDENT),notebooks)
 
 bench: setup .venv/installed-bench
 	$(BIN)/mambanorm bench

@@ -22,6 +22,7 @@ from mambanorm_study.advice.first_page import findings_page, findings_table
 from mambanorm_study.advice.what_to_take import advice_table, what_to_do
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli import main as cli
+from mambanorm_study.report.notebooks import copy_notebooks
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.bibliography import bibliography
 
@@ -165,6 +166,33 @@ def test_every_notebook_has_a_row_with_minutes_a_place_on_the_map_and_less_than_
     assert [
         name for name in NOTEBOOKS if (FOLDER / f"{name}.ipynb").stat().st_size >= 500_000
     ] == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_minutes_of_a_notebook_are_counted(name):
+    """A minute for 120 words, for 12 lines of code, and for each figure."""
+    cells = cells_of(name)
+    words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+    codes = [cell for cell in cells if cell.cell_type == "code" and "solution" not in tags(cell)]
+    lines = sum(len(cell.source.splitlines()) for cell in codes)
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    figures = sum("image/png" in output.get("data", {}) for output in outputs)
+    counted = words / 120 + lines / 12 + figures
+    (stated,) = re.findall(rf"^\| \[{name}\].*?\| (\d+) \|", TEACHING, re.MULTILINE)
+    assert abs(int(stated) - counted) <= 5, round(counted)
+    in_notebook = re.search(r"(\d+) minutes (?:to|of reading)", cells[0].source)[1]
+    assert in_notebook == stated
+
+
+def test_a_students_copy_has_no_solutions(tmp_path):
+    assert copy_notebooks(tmp_path, student=True) == []
+    for name in NOTEBOOKS:
+        original, copy = cells_of(name), nbformat.read(tmp_path / f"{name}.ipynb", 4).cells
+        assert not any("solution" in tags(cell) for cell in copy)
+        assert not any(cell.source.startswith("**Solution") for cell in copy)
+        solved = sum("solution" in tags(cell) for cell in original)
+        assert len(original) - len(copy) == 2 * solved
+        assert any("## Exercises" in cell.source for cell in copy) or not solved
 
 
 def test_what_the_page_calls_recorded_can_be_read_instead_of_trained():

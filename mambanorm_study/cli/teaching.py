@@ -18,14 +18,15 @@ OUT = arg.option("--out", metavar="DIR", help="the folder to write to (default: 
         help="the folder to write to (default: notebooks)",
     ),
     arg.option("--force", action="store_true", help="overwrite notebooks that have been changed"),
-    examples=("", "--out lesson/notebooks", "--force"),
+    arg.option("--student", action="store_true", help="leave out the solutions of the exercises"),
+    examples=("", "--out lesson/notebooks --student", "--force"),
 )
 def notebooks(options: argparse.Namespace) -> int:
     """Copy the notebooks into a folder, to be run and edited in JupyterLab."""
     from mambanorm_study.report.notebooks import copy_notebooks
 
     folder = Path(options.out)
-    skipped = copy_notebooks(folder, force=options.force)
+    skipped = copy_notebooks(folder, force=options.force, student=options.student)
     print(f"The notebooks are in {folder.resolve()}: jupyter lab --notebook-dir {folder}")
     if not skipped:
         return 0

@@ -15,6 +15,7 @@ The first page of the report has a card for each notebook: its picture, question
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,19 +55,35 @@ def find_notebooks(names: str | Sequence[str] | None = None) -> list[Path]:
     return sorted(chosen)
 
 
-def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
+def copy_notebooks(folder: Path, *, force: bool = False, student: bool = False) -> list[str]:
     """Copy the notebooks into a folder; return the names of the files that were not overwritten.
 
-    A file in the folder that differs from its notebook is overwritten only with `force`.
+    A file in the folder that differs from its notebook is overwritten only with `force`. student:
+    True copies the notebooks without the solutions of the exercises.
     """
     skipped = []
     for path in find_notebooks():
         copy, content = folder / path.name, path.read_bytes()
+        if student:
+            content = _without_solutions(content)
         if force or not copy.exists():
             write_bytes(copy, content)
         elif copy.read_bytes() != content:
             skipped.append(path.name)
     return skipped
+
+
+def _without_solutions(notebook: bytes) -> bytes:
+    """Return a notebook without the cells of the solutions and the text before each of them."""
+    nb = json.loads(notebook)
+    is_solution = ["solution" in cell["metadata"].get("tags", ()) for cell in nb["cells"]]
+    leads_to_one = [*is_solution[1:], False]
+    nb["cells"] = [
+        cell
+        for cell, solved, leads in zip(nb["cells"], is_solution, leads_to_one, strict=True)
+        if not solved and not (leads and "".join(cell["source"]).startswith("**Solution"))
+    ]
+    return json.dumps(nb, indent=1, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True)
