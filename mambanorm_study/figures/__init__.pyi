@@ -29,6 +29,7 @@ from mambanorm_study.figures.hero import fig_hero as fig_hero
 from mambanorm_study.figures.inside import (
     fig_mixture as fig_mixture,
     fig_outputs as fig_outputs,
+    fig_outputs_of_norms as fig_outputs_of_norms,
     fig_part_norms as fig_part_norms,
     fig_singular_values as fig_singular_values,
     fig_token_norms as fig_token_norms,

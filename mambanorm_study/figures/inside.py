@@ -146,6 +146,34 @@ def fig_outputs(
 
 
 @styled
+def fig_outputs_of_norms(table: pd.DataFrame, caption: str) -> StudyFigure:
+    """Return the largest token after each block of trained models, one panel per norm, one colour
+    per place, one line per run.
+
+    table: the frame of `lessons.outputs.outputs_by_depth`.
+    """
+    label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
+    rows = table.assign(**{label: np.log10(table.largest), "block": table.depth})
+    rows = rows[np.isfinite(rows[label])]
+    rows["run"] = rows.place + rows.seed.astype(str)
+    looks = {
+        "before": dict(color=INDIGO),
+        "after": dict(color=NO_NORM, linestyle="--"),
+        "both": dict(color=TEAL, linestyle=":"),
+    }
+    fig, _ = line_panels(
+        rows, "block", label, "place", looks, panel="norm", units="run", estimator=None
+    )
+    return finish(
+        fig,
+        "Four norms: which place keeps the outputs small?",
+        caption,
+        "residual stream, train mode, last finite step",
+        "one line per run",
+    )
+
+
+@styled
 def fig_singular_values(
     phases: dict[str, np.ndarray],
     control: np.ndarray,

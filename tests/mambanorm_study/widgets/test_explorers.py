@@ -237,7 +237,9 @@ def test_the_explorers_measurements_are_recorded(tmp_path, monkeypatch):
 def test_the_failing_run_is_calm_at_first_and_ends_beyond_float32():
     worst = explorable.failing_run().groupby("step").largest.max()
     assert worst.loc[0] < 100
-    assert math.isinf(worst.iloc[-1])
+    infinite = [step for step, largest in worst.items() if math.isinf(largest)]
+    assert infinite == [13, 23, 24, 25]  # notebook 07 says so
+    assert worst.loc[15] < 65_504
     figure = recorded_explorers.draw_failing_run(0)
     assert "float16" in texts(figure)
     assert "not finite" in figure.get_label()
