@@ -1,4 +1,4 @@
-"""What was found, in five lines for the start of README, notebook 12, report and docs/index.html.
+"""The five findings at the start of README, notebook 12, report and docs/index.html.
 
 The lines are written by hand. A test computes every number in them from the recorded runs.
 
@@ -126,7 +126,7 @@ def findings_page() -> str:
     from mambanorm_study.report.verdict_page import verdict_html
 
     frame = recorded(STUDY_SCALE)
-    judged = verdicts(frame, CLAIMS, scale=STUDY_SCALE)
+    judged, advice = verdicts(frame, CLAIMS, scale=STUDY_SCALE), what_to_do(frame)
     webp = BytesIO()
     Image.open(PICTURE).save(webp, format="webp", lossless=True, quality=100, method=6)
     picture = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
@@ -134,8 +134,8 @@ def findings_page() -> str:
         "findings.html",
         found=markdown(findings_table()),
         note=HOW_TO_READ,
-        advice=markdown(advice_table(what_to_do(frame))),
-        details=markdown(advice_in_detail(what_to_do(frame))),
+        advice=markdown(advice_table(advice)),
+        details=markdown(advice_in_detail(advice)),
         picture=f'<img alt="The Mamba block, and the accuracy of 36 pairs" src="{picture}">',
         claims=verdict_html(judged, caption=basis(judged, "recorded"), pictures=False),
     )

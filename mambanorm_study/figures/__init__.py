@@ -7,6 +7,7 @@
     inside.py         Figures 9 and 10, Appendix B, the weights that NormVary learns
     lessons.py        the small experiments of mambanorm_study.lessons
     diagrams.py       Figures 2, 3 and 4, the cross-scan
+    hero.py           the picture at the start of README and report: the block and two grids
     sheet.py          the norms on one A4 page
     verdicts.py       verdicts on the claims
     colours.py        all colours, markers and dashes

@@ -168,7 +168,7 @@ def fig_outputs_of_norms(table: pd.DataFrame, caption: str) -> StudyFigure:
         fig,
         "Four norms: which place keeps the outputs small?",
         caption,
-        "residual stream, train mode, last finite step",
+        "residual stream, train mode, weights of the best evaluation",
         "one line per run",
     )
 

@@ -137,7 +137,7 @@ def _measure_neighbours() -> Iterator[dict]:
 
 
 def _trained(config: RunConfig) -> nn.Module:
-    """Return the model of a config after its training."""
+    """Return the model of a config with the weights of its best evaluation."""
     models: list[nn.Module] = []
     diagnostics.train_until(config, lambda _, model: models.append(model), None)
     return models[-1]

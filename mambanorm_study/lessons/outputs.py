@@ -1,4 +1,4 @@
-"""How the outputs of trained models with four norms grow with depth (Figure 9 of the paper).
+"""Measures the growth of outputs over depth in trained models (Figure 9 of the paper).
 
 The models have eight blocks and are trained on mnist1d as in Figure 9. Each of BN, GN, RMSN and LN
 stands before the block, after the scan, or on both sides. The results are recorded
@@ -33,8 +33,8 @@ def outputs_by_depth(
     Columns: norm, place (before, after, both), depth (1 to 8), median and largest (L2 norm of a
     token), element (the largest magnitude of one number), accuracy (test accuracy in per cent),
     failed (whether the run ended in values that are not finite) and seed. The sizes are those of
-    256 validation rows in train mode, after the last step that was finite; inf stands for values
-    that are not finite. seeds: 0 is the run with seed 40.
+    256 validation rows in train mode, with the weights of the run's best evaluation; inf stands for
+    values that are not finite. seeds: 0 is the run with seed 40.
     """
     digest = digest_of(Path(__file__))
     return load_or_measure(".outputs", "outputs", _measure, seeds, digest, runs_dir)
@@ -61,7 +61,7 @@ def _measure(seed: int) -> Iterator[dict]:
 
 
 def _trained(config: RunConfig) -> tuple[RunResult, nn.Module]:
-    """Return the result of a run and its model after the last step."""
+    """Return the result of a run and its model, with the weights of the best evaluation."""
     models: list[nn.Module] = []
     run = diagnostics.train_until(config, lambda _, model: models.append(model), None)
     return run, models[-1]

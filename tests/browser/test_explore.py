@@ -64,7 +64,7 @@ def test_the_page_has_every_explorer_under_its_title(page, shoot):
 def test_every_control_changes_its_picture(page, number, shoot):
     explorer = page.locator(".mambanorm-explorer").nth(number)
     explorer.scroll_into_view_if_needed()
-    play(explorer)
+    assert play(explorer) == len(list(EXPLORERS.values())[number]().controls)
     shoot(explorer, f"explore-{number}")
 
 
