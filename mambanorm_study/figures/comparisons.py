@@ -126,12 +126,17 @@ def fig_pairs(
     is_cut = [_draw_pairs(ax, *panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
     cut = ", cut at the edge" if any(is_cut) else ""
     lines = f"lines: their intervals{cut}, " if table.low.notna().any() else ""
+    meanings = {
+        COMBINATION: "blue: above zero",
+        NO_NORM: "red: below zero",
+        GREY: "grey and open: the interval contains zero",
+    }
     return finish(
         fig,
         "Paired differences",
         caption,
         f"large dots: means, {lines}small dots: seeds",
-        "blue: above zero, red: below, grey and open: the interval contains zero" if lines else "",
+        ", ".join(text for colour, text in meanings.items() if lines and colour in signs),
         "not corrected for several comparisons" if len(table) > 1 else "",
         "differences between runs with the same seed",
         fresh_note(fresh) if any(fresh_differences) else "",

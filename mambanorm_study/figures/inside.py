@@ -96,7 +96,7 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
         seeds_note(frame),
         f"{phase}, {frame.n_layers.iloc[0]} blocks",
         "residual stream, train mode",
-        "cross: tokens not finite",
+        "cross: tokens not finite" if (norms.nonfinite > 0).any() else "",
     )
 
 
@@ -180,7 +180,7 @@ def fig_singular_values(
     edges: tuple[float, float],
     caption: str,
 ) -> StudyFigure:
-    """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
+    """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most eight).
 
     Each phase of the run has a line, unless its singular values are not finite. phases: "early",
     "normal", "failing" (or "last") → singular values (layers, k). control: the singular values, at
@@ -191,7 +191,7 @@ def fig_singular_values(
     layers, label = len(next(iter(phases.values()))), "singular value of out_proj (a.u.)"
     rows = [
         {"block": f"block {layer + 1}", "phase": phase, "index": i, label: value}
-        for layer in spaced_indices(layers, 6)
+        for layer in spaced_indices(layers, 8)
         for phase, sigma in spectra.items()
         for i, value in enumerate(np.sort(sigma[layer])[::-1], start=1)
     ]
@@ -202,7 +202,8 @@ def fig_singular_values(
         "phase",
         {phase: PHASES[phase] for phase in spectra},
         panel="block",
-        row_height=3.6,
+        across=4,
+        row_height=2.2,
     )
     for ax in axes:
         for edge in edges:

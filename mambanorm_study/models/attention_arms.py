@@ -39,14 +39,15 @@ AUTONORM: dict[str, Variant] = {
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, from which others are distilled"),
 }
 
-# Name → arm of a Transformer: AUTONORM, and two of its arms with DyT as source S2 writes it, x ⊙ α
-NAMED_VARIANTS: dict[str, Variant] = {
-    **AUTONORM,
+# Name → arm of a Transformer: three of the models with DyT as source S2 writes it, x ⊙ α
+AUTONORM_LINEAR: dict[str, Variant] = {
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
     "AutoNorm_Linear_RandomSelector": Variant(
         "NormSelector", {"linear": True, "mode": "random"}, "AutoNorm_Linear with random weights"
     ),
+    "FrozenDyT_Linear": Variant("DyT", {"linear": True}, "x ⊙ α alone"),
 }
+NAMED_VARIANTS: dict[str, Variant] = {**AUTONORM, **AUTONORM_LINEAR}
 
 
 class AttentionArm(Arm):

@@ -23,6 +23,7 @@ from pyarrow import ArrowInvalid
 from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import replacing, sha256, write_text
 from mambanorm_study.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
+from mambanorm_study.basics.text import plural
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import (
     check_seeds,
@@ -97,15 +98,16 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
 def describe_recorded(frame: pd.DataFrame) -> str:
     """Return one line on the origin of recorded runs.
 
-    An example is `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, …`.
+    An example is `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, …`. Of more than
+    two commits only the number is given; the columns git_commit, versions and machine of the frame
+    have all of them.
     """
-    commits, versions, machines = (
-        " and ".join(map(str, frame[name].dropna().unique()))
-        for name in ("git_commit", "versions", "machine")
-    )
+    commits = [str(commit)[:7] for commit in frame.git_commit.dropna().unique()]
+    torch_versions = frame.versions.dropna().str.extract(r"torch ([^,]+)")[0].dropna().unique()
+    origin = "commit " + " and ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits"
     return (
-        f"Recorded results, not trained here: {len(frame):,} runs, commit {commits}, {versions}, "
-        f"{machines}, {frame.wall_s.sum() / 3600:.1f} h of training"
+        f"Recorded results, not trained here: {plural(len(frame), 'run')}, {origin}, torch "
+        f"{' and '.join(torch_versions)}, {frame.wall_s.sum() / 3600:.1f} h of training"
     )
 
 

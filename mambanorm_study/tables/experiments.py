@@ -12,7 +12,7 @@ from typing import Any
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm_study.config import RunConfig
-from mambanorm_study.models.attention_arms import AUTONORM, AttentionArm
+from mambanorm_study.models.attention_arms import AUTONORM, AUTONORM_LINEAR, AttentionArm
 from mambanorm_study.runs.grid import arms, base_config, check_seeds, grid, unique
 from mambanorm_study.runs.presets import TEXTS
 
@@ -232,14 +232,15 @@ AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "evening": 8, "lab": 8, "paper": 5}
 
 def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) -> list[RunConfig]:
     """Return the runs of the models AUTONORM on these tasks: the models that the AutoNorm article
-    names (S2 in docs/sources.md), and one control.
+    names (S2 in docs/sources.md), one control, and three models with DyT as S2 writes it.
 
     For each task and seed, the model AutoNorm has two runs: one that is trained by itself, and one
     that is the student of a Teacher with half as many blocks (§IV.C.2 of S2). The runs of the
     Teachers are returned too.
     """
     seeds = check_seeds(seeds, scale)
-    configs = grid([n for n in AUTONORM if n != "Teacher"], tasks, scale=scale, seeds=seeds)
+    names = [name for name in (*AUTONORM, *AUTONORM_LINEAR) if name != "Teacher"]
+    configs = grid(names, tasks, scale=scale, seeds=seeds)
     for task in tasks:
         student = base_config(task, scale, arm="AutoNorm")
         blocks = max(1, student.n_layers // 2)

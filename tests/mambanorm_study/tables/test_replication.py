@@ -144,7 +144,7 @@ def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
     frame = study.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
     assert frame.run_id.tolist() == [new[0].run_id, recorded_one.run_id]
     assert study.load_runs(tmp_path).run_id.tolist() == [new[0].run_id]
-    assert "Recorded results, not trained here: 1 runs" in capsys.readouterr().out
+    assert "Recorded results, not trained here: 1 run," in capsys.readouterr().out
 
 
 def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
