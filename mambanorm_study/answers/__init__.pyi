@@ -7,7 +7,6 @@ from mambanorm_study.answers.autonorm import (
 from mambanorm_study.answers.fresh_runs import replication_text as replication_text
 from mambanorm_study.answers.inside import (
     growth_factors as growth_factors,
-    how_spectra_moved as how_spectra_moved,
     run_end as run_end,
     treatment_table as treatment_table,
     what_cures as what_cures,

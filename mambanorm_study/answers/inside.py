@@ -5,14 +5,10 @@ with the columns treatment, seed, failed, step (the last step) and bits (validat
 character; NaN if the run failed).
 """
 
-from collections.abc import Mapping
-
-import numpy as np
 import pandas as pd
 
 from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.runs.result import RunResult
-from mambanorm_study.runs.weight_log import spectrum_spread
 from mambanorm_study.tables.run_tables import describe_frame, label, seeds_text
 
 PAPER = (
@@ -36,26 +32,25 @@ def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
     first block to the last, in train mode: one row per phase, task, number of layers and arm.
 
     Columns: phase, task, n_layers, arm, "median token ×" and "largest token ×" (the factors as
-    text), law (of growth). table: rows of `diagnostics.residual_growth`.
+    text), "law of the median" (the law of growth of the
+    median norm). table: rows of `diagnostics.residual_growth`.
     """
     table = table.query("mode == 'train'").reset_index(drop=True)
     for token in ("median", "largest"):
         factors = 10 ** (table[f"{token}_last"] - table[f"{token}_first"])
         # three significant digits, without an exponent
         table[f"{token} token ×"] = [f"{float(f'{factor:.3g}'):,g}" for factor in factors]
-    columns = ["phase", "task", "n_layers", "arm", "median token ×", "largest token ×", "law"]
-    return table[columns]
+    columns = ["phase", "task", "n_layers", "arm", "median token ×", "largest token ×"]
+    return table[[*columns, "law"]].rename(columns={"law": "law of the median"})
 
 
-def why_it_works(
-    runs: pd.DataFrame, growth_runs: pd.DataFrame, end_text: str, spectra_text: str
-) -> str:
-    """Return the answer of notebook 07: how much the largest L2 norm of a token grows, how many
-    runs ended non-finite, and how singular values changed.
+def why_it_works(runs: pd.DataFrame, growth_runs: pd.DataFrame, end_text: str) -> str:
+    """Return the answer of notebook 07: how much the largest L2 norm of a token grows, and how many
+    runs ended non-finite.
 
-    runs: run frame at a high learning rate. growth_runs: recorded runs of Figure 9's arms;
-    the column `growth` says by how many decades the largest L2 norm of a token grows in 8 blocks.
-    end_text, spectra_text: what `run_end` and `how_spectra_moved` return for a run without norms.
+    runs: run frame at a high learning rate. growth_runs: one row per recorded run, with the columns
+    arm and growth, the powers of ten by which the largest L2 norm of a token grows from the first
+    block to the last. end_text: what `run_end` returns for a run without norms.
     """
     failed = (runs.status == "diverged").groupby(runs.arm).agg(["sum", "size"])
     failures = ", ".join(
@@ -63,46 +58,15 @@ def why_it_works(
         for arm in ("None>SSM>None", "RMSN>SSM>RMSN")
         if arm in failed.index
     )
-    growth = (
-        growth_runs.groupby("arm", sort=False).growth.agg(["mean", "std"]).dropna(subset="mean")
-    )
-    grown = ", ".join(
-        f"{label(arm)} {row['mean']:.1f} ± {row['std']:.1f}" for arm, row in growth.iterrows()
-    )
+    medians = growth_runs.groupby("arm", sort=False).growth.median().dropna()
+    grown = ", ".join(f"{label(arm)} {median:.1f}" for arm, median in medians.items())
     return (
         f"**Answer** ({describe_frame(runs, 'all runs')}). A norm keeps a block from multiplying "
         "its input. Before the SSM it bounds both branches, after the SSM only the branch of the "
-        "scan. Powers of ten by which the largest token grows in 8 blocks, at the last finite "
-        f"step: {grown or 'none was recorded'}.\n\n"
-        f"Runs that ended non-finite at lr {runs.lr.iloc[0]:g}: {failures}. One of the runs "
-        f"without norms, trained here again, {end_text}. {spectra_text}\n\n{PAPER}"
-    )
-
-
-def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
-    """Return two sentences on the singular values of a run's out_proj weights. The first gives the
-    factors by which three quantities changed in the second half of the run: the variance of the
-    singular values within layers, their variance between layers, and the largest singular value σ₁
-    of a layer. The second divides the two variances in the control run (RMSN→None), at about the
-    run's last step, by the two variances in the run.
-
-    sigma: phase → singular values (layers, k) of the run; "normal" is half-way, the last phase is
-    the end of the run. control: singular values (layers, k) of the control run.
-    """
-    half_way, end = sigma["normal"], sigma[list(sigma)[-1]]
-    rise = end[:, 0] / half_way[:, 0]
-    quarter = max(len(rise) // 4, 1)
-    before, after, control_spread = (
-        pd.Series(spectrum_spread(s)) for s in (half_way, end, control)
-    )
-    changed, ratio = after / before, control_spread / after
-    return (
-        "In the second half of the run the variance of its singular values changed by a factor of "
-        f"{changed['within']:.2f} within and {changed['between']:.2f} between layers, and σ₁ by "
-        f"{rise[:quarter].mean():.2f} in the first quarter of the blocks and "
-        f"{rise[-quarter:].mean():.2f} in the deepest. At about the same step the control "
-        f"RMSN→None had {ratio['within']:.2f} times this variance within and "
-        f"{ratio['between']:.2f} times this variance between layers."
+        "scan.\n\n- Powers of ten by which the largest token grows from the first block to the "
+        f"last, at the last finite step, median of the runs: {grown or 'none was recorded'}.\n"
+        f"- Runs that ended non-finite at lr {runs.lr.iloc[0]:g}: {failures}. One of the runs "
+        f"without norms, trained here again, {end_text}.\n\n{PAPER}"
     )
 
 

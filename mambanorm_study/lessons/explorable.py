@@ -96,7 +96,7 @@ def _measure_gains(
     arms: Sequence[str] = GAIN_ARMS, depths: Sequence[int] = DEPTHS
 ) -> Iterator[dict]:
     data = load_task("digits", "quick", 0)
-    x, lengths, _ = data.train.batch(slice(0, ROWS))
+    x, lengths, _ = data.train.batch(slice(0, diagnostics.ROWS))
     for arm in arms:
         for n_layers in depths:
             config = base_config("digits", "quick", arm=arm, n_layers=n_layers)
