@@ -72,8 +72,8 @@ FINDINGS = (
     ),
     Finding(
         "A norm after the scan keeps the outputs flat over depth.",
-        "Not BN: with BN there and no other norm, outputs grow by {6.5} powers of ten in eight "
-        "blocks.",
+        "Not BN: with BN there and no other norm, the largest token grows by {5.5} powers of ten "
+        "in eight blocks.",
         "07_diagnostics",
     ),
 )

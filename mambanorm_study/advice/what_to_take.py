@@ -98,18 +98,18 @@ def arm_to_take(table: pd.DataFrame) -> str:
 
 
 def _advice_on_task(kind: str, task: str, table: pd.DataFrame, evidence: Evidence) -> Advice:
-    arm, chosen = arm_to_take(table), table.arm.iloc[0]
+    arm, chosen, name = arm_to_take(table), table.arm.iloc[0], TASK_NAMES.get(task, task)
     because, lead = f"validation chooses it among {plural(len(table), 'arm')}", ""
     for row in table[(table.who == ORIGINAL) & (table.arm != chosen)].itertuples():
         lead = difference_with_interval(row.behind, row.low, row.high, row.unit)
         lead = f"{label(chosen)} − {label(row.arm)}: {lead}"
         if arm == chosen:
             gain = f"{row.behind:.1f} points" if row.unit == "pp" else f"{row.behind:.3f} bits"
-            because = f"{gain} more than the original, {label(row.arm)}"
+            because = f"on {name} {gain} more than the original, {label(row.arm)}"
         else:
             because = "it is the original, and no other arm is clearly better"
     facts = [lead, *_what_to_know(arm, task, table, evidence)]
-    basis = f"{TASK_NAMES.get(task, task)}, {plural(table.n[table.arm == arm].iloc[0], 'seed')}"
+    basis = f"{name}, {plural(table.n[table.arm == arm].iloc[0], 'seed')}"
     return Advice(READERS[kind], label(arm), because, "; ".join(filter(None, [basis, *facts])))
 
 

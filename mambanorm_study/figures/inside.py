@@ -43,7 +43,7 @@ PHASES = {
     "normal": dict(color=COMBINATION, linestyle="--", linewidth=1.2),
     "failing": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
-    "control, normalized": dict(color=GREY, linestyle="--", linewidth=1.8),
+    "control: RMSN→None": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
 # Registry names of NormVary's members. NormVary's LN and RMSN take statistics over D·L (Eq. 11–12
 # of the paper).
@@ -187,8 +187,8 @@ def fig_singular_values(
     the failing step, of a run with norms. edges: the Marchenko–Pastur edges at initialisation
     (`diagnostics.out_proj_edges`).
     """
-    spectra = {**phases, "control, normalized": control}
-    layers, label = len(next(iter(phases.values()))), "singular value of out_proj (a.u.)"
+    spectra = {**phases, "control: RMSN→None": control}
+    layers, label = len(next(iter(phases.values()))), "singular value (a.u.)"
     rows = [
         {"block": f"block {layer + 1}", "phase": phase, "index": i, label: value}
         for layer in spaced_indices(layers, 8)
@@ -212,9 +212,9 @@ def fig_singular_values(
     is_finite = np.isfinite(list(spectra.values())).all()
     return finish(
         fig,
-        "Singular values",
+        "Singular values of out_proj",
         caption,
-        f"{len(axes)} of {layers} blocks",
+        f"{len(axes)} of {layers} blocks" if len(axes) < layers else "",
         "dotted: Marchenko–Pastur edges at initialisation",
         "" if is_finite else "no line: not finite",
     )

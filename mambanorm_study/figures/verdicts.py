@@ -83,9 +83,9 @@ def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") 
         f"protocol {verdicts[0].protocol}",
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
-        "large dot and line: mean difference and 95 % interval; small dots: seeds",
+        "large dot and line: mean difference and 95 % interval; small dots: seeds within the axis",
         *_mark_captions([verdict for verdict in verdicts if np.isfinite(verdict.main_row.paper)]),
-        "* not fresh: earlier versions of the rule have judged these runs"
+        "* not fresh: learning rates chosen on these seeds, or judged by an earlier rule"
         if any(not verdict.main_row.fresh for verdict in run)
         else "",
         "an arrow points to an effect beyond the axis" if any(is_cut) else "",
@@ -278,7 +278,7 @@ def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
     ax.vlines(x, rows.low, rows.high, color=colours, linewidth=2.2)
     ax.scatter(x, rows.effect, s=42, color=colours, edgecolor="white", zorder=3)
     ax.set_xticks(x, [f"{row.steps:,}\n{row.word}" for row in rows.itertuples()], fontsize=7)
-    title = fill(f"{first.words} ({first.task})", 44)
+    title = fill(f"{first.words} ({first.task})", 40)
     ax.set(xlim=(-0.5, len(rows) - 0.5), title=title, xlabel="steps")
     ax.title.set_fontsize(8.5)
     ax.set_ylabel(UNIT_NAMES.get(first.unit, first.unit))

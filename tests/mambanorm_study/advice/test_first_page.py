@@ -4,6 +4,7 @@ import html
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 
 from mambanorm_study import advice, claims, figures
@@ -12,7 +13,7 @@ from mambanorm_study.answers.sentences import stated_numbers, without_braces, wr
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables import experiments
+from mambanorm_study.tables import diagnostics
 from mambanorm_study.tables.run_tables import label
 
 
@@ -29,11 +30,13 @@ def effect(claim, task, comparison=""):
 
 
 def growth_of(arm):
-    """Return by how many powers of ten the outputs of an arm grow, in the runs of Figure 9."""
-    runs = recorded("evening")
-    configs = experiments.growth_runs("evening", seeds=range(40, 60))
-    ids = [config.run_id for config in configs if config.arm == arm]
-    return runs[runs.run_id.isin(ids)].growth.mean()
+    """Return by how many powers of ten the largest token grows from the first block to the last:
+    the median of the runs of Figure 9.
+    """
+    runs, arrays = diagnostics.recorded_diagnostics("BN")
+    runs = runs[(runs.arm == arm) & (runs.lr == runs.lr.max())]
+    outputs = np.log10([arrays[run_id]["ring_outputs"][-1] for run_id in runs.run_id])
+    return np.median(outputs[:, -1] - outputs[:, 0])
 
 
 # the numbers of each finding, in their order
@@ -65,7 +68,7 @@ def test_every_number_of_a_finding_is_that_of_the_recorded_runs(finding):
 
 
 def test_the_words_of_the_findings_are_those_of_the_verdicts():
-    """What a finding says beside its number follows from the verdicts as well."""
+    """The words of a finding, beside its number, follow from the verdicts."""
     judged = {
         name: claims.judge(name, evidence(), task=task)
         for name, task in {
