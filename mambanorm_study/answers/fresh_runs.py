@@ -22,7 +22,7 @@ def replication_text(table: pd.DataFrame) -> str:
     table: the frame of `replication.replication`.
     """
     if table.empty:
-        return "This copy has no runs of yours yet. In JupyterLab, or with `make study`, they stand here."
+        return "No runs of yours are here yet. `make study` adds them, and so does JupyterLab."
     table = table.assign(name=table.arm.map(label) + " on " + table.task)
     seeds = join_words(f"{seed:,}" for seed in sorted(set(table.seed)))
     lines = [

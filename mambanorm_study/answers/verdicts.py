@@ -6,7 +6,7 @@ Verdicts and their words are arguments, because `mambanorm_study.claims` may imp
 this folder must not import `mambanorm_study.claims`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -61,11 +61,9 @@ def float16_headroom(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
 def what_a_site_brings(
     runs: pd.DataFrame,
     table: pd.DataFrame,
-    verdicts: Iterable[Any],
     trained: pd.DataFrame | None = None,
 ) -> str:
-    """Return the answer of notebook 13: the gains of norms at further sites, and the verdict on
-    each claim.
+    """Return the answer of notebook 13: the gains of norms at further sites.
 
     For each task the answer names the largest mean gain and the gains that are clearly above or
     below zero. table: the frame of `contrasts.site_gains`; it may be empty. trained: None if
@@ -89,7 +87,6 @@ def what_a_site_brings(
             "zero, and as many below"
         )
     lines += [f"- {_comparison_with_scale(table)}"]
-    lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer_text(runs, "95 % t-intervals", lines)
 
 

@@ -278,7 +278,7 @@ def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
     ax.vlines(x, rows.low, rows.high, color=colours, linewidth=2.2)
     ax.scatter(x, rows.effect, s=42, color=colours, edgecolor="white", zorder=3)
     ax.set_xticks(x, [f"{row.steps:,}\n{row.word}" for row in rows.itertuples()], fontsize=7)
-    title = fill(f"{first.words} ({first.task})", 40)
+    title = fill(f"{first.words} ({first.task})", 33)
     ax.set(xlim=(-0.5, len(rows) - 0.5), title=title, xlabel="steps")
     ax.title.set_fontsize(8.5)
     ax.set_ylabel(UNIT_NAMES.get(first.unit, first.unit))

@@ -94,13 +94,12 @@ def test_the_answers_are_those_of_the_runs():
         judge("E2s", climbed(0.4, 1.0)),
         judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke"),
     ]
-    said = answers.what_a_site_brings(frame(), table, verdicts)
+    said = answers.what_a_site_brings(frame(), table)
     assert "- **digits** (6 seeds), the largest mean: RMSN at B (+9" in said
     assert "clearly above zero: RMSN at B" in said
     assert "LN at residual (−" in said.split("clearly below zero:")[1]
-    assert "- **E2s** " in said
     with_trained = answers.what_a_site_brings(
-        frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")]
+        frame(), table, table[(table.site == "B") & (table.norm != "LN")]
     )
     trained = with_trained.split("- **digits**, trained: RMSN at B (+")[1]
     assert trained.splitlines()[0].endswith(": clearly above zero")
@@ -112,7 +111,7 @@ def test_the_answers_are_those_of_the_runs():
     assert "**E2s: supported, by more than 0.1 decades of the rate.**" in authors
     assert BEYOND["E3s"].quote in authors
     assert "not run" in authors.split("**E3s: no word.**")[1]
-    assert answers.what_a_site_brings(frame(), table.iloc[:0], []).endswith(
+    assert answers.what_a_site_brings(frame(), table.iloc[:0]).endswith(
         "- Scale, the learned gain alone, was not run."
     )
 
