@@ -61,6 +61,7 @@ def norm_card(
     against: str = REFERENCE,
     train: bool = True,
     runs_dir: str | Path | None = None,
+    frame: pd.DataFrame | None = None,
     out: str | Path | None = None,
     **engine: Any,
 ) -> NormCard:
@@ -73,7 +74,8 @@ def norm_card(
     scale: None means the scale in the environment variable MAMBANORM_SCALE or, if it is not set,
     "evening". against: the arm (the norms of a block, such as RMSN>SSM>None) with which the arms
     that contain the norm are compared. train: False means that recorded and stored runs are read
-    and no run is trained. runs_dir: the run store. out: the folder to which the card is written;
+    and no run is trained. runs_dir: the run store. frame: a run frame (one row per run) with
+    further known runs, such as those of a colleague. out: the folder to which the card is written;
     None writes no file.
     engine: the arguments scheduler, workers, client and progress of `sweep`.
 
@@ -82,8 +84,8 @@ def norm_card(
     """
     card = _measured_card(norm, tasks, seeds, study_scale(scale), str(Arm.parse(against)))
     if train and card.behaviour:
-        card = replace(card, untrained=_train_missing_runs(card, runs_dir, engine))
-    known = known_runs(card.scale, runs_dir)
+        card = replace(card, untrained=_train_missing_runs(card, runs_dir, frame, engine))
+    known = known_runs(card.scale, runs_dir, frame)
     evidences = {}
     for task in usable_tasks(card):
         runs = known[known.task == task]
@@ -278,16 +280,18 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     return unique(config for config in configs if config.run_id not in known_ids)
 
 
-def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[RunConfig]:
+def missing_runs(
+    card: NormCard, runs_dir: str | Path | None = None, frame: pd.DataFrame | None = None
+) -> list[RunConfig]:
     """Return the configs of all runs that a card still needs, to estimate how long the runs take.
 
     The test runs of an arm that is not tuned yet get the default learning rate of the scale. The
     list is empty if the norm raised an error when it was measured, or if the norm computes the same
-    as a built-in norm. runs_dir: the run store.
+    as a built-in norm. runs_dir, frame: as in `norm_card`.
     """
     if card.behaviour is None or card.same:
         return []
-    known = known_runs(card.scale, runs_dir)
+    known = known_runs(card.scale, runs_dir, frame)
     configs, evidence = card_runs(card, known), Evidence(known, card.scale)
     for task in usable_tasks(card):
         untuned = [arm for arm in card.arms.values() if evidence.lr(arm, task) is None]
@@ -297,19 +301,22 @@ def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[Run
 
 
 def _train_missing_runs(
-    card: NormCard, runs_dir: str | Path | None, engine: dict[str, Any]
+    card: NormCard,
+    runs_dir: str | Path | None,
+    frame: pd.DataFrame | None,
+    engine: dict[str, Any],
 ) -> tuple[str, ...]:
     """Train the missing runs of a card.
 
     Returns a tuple with one sentence on the runs that could not be trained, or () if no run failed.
     engine: arguments of `sweep`.
     """
-    if not missing_runs(card, runs_dir):
+    if not missing_runs(card, runs_dir, frame):
         return ()
     norm = NORMS[card.name]
     if not (norm.built_in or str(_source_file(norm.factory)) in files_to_import()):
         engine = {"workers": 0, **engine}  # worker processes would not know the norm
-    failed = train_needed(partial(card_runs, card), card.scale, runs_dir, **engine).failed
+    failed = train_needed(partial(card_runs, card), card.scale, runs_dir, frame, **engine).failed
     if failed.empty:
         return ()
     error = " ".join(str(failed.error.iloc[0]).split())[:200]
