@@ -18,6 +18,7 @@ import pytest
 import mambanorm as mn
 import mambanorm_clinic
 import mambanorm_study
+from mambanorm_study import widgets
 from mambanorm_study.advice.first_page import findings_page, findings_table
 from mambanorm_study.advice.what_to_take import advice_table, what_to_do
 from mambanorm_study.basics.settings import ROOT
@@ -250,6 +251,16 @@ def test_a_notebook_opens_with_what_it_is_for_and_tests_its_guesses(name):
     ]
     assert asked < tested
     assert "answers." in cells[tested + 1].source
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_an_explorer_that_a_text_promises_follows_the_text(name):
+    promise = re.compile(r"explorer|\bDrag\b|Try this yourself|[Cc]hoose .* yourself|you play")
+    for text, cell in pairwise(cells_of(name)):
+        if text.cell_type == "markdown" and promise.search(text.source):
+            assert "widgets.explore_" in cell.source, text.source
+        for explorer in re.findall(r"widgets\.(explore_\w+)", cell.source):
+            assert hasattr(widgets, explorer)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

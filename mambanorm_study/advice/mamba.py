@@ -58,9 +58,10 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     contradictions = []
     if not is_causal(best.arm):
         ahead = ", ".join(name for name in arm.norms if not NORMS[name].causal)
+        when = " in training" if ahead == "BN" else ""
         contradictions.append(
-            f"{ahead} reads later positions (BN: in training only); causal=True gives an arm with "
-            "causal norms. [notebook 01]"
+            f"{ahead} reads later positions{when}; causal=True gives an arm with causal norms. "
+            "[notebook 01]"
         )
     norm, place = arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)"
     if arm.n2 == "None":
