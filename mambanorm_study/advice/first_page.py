@@ -84,7 +84,7 @@ def findings_table(links: str | None = None) -> str:
 
     links: the folder of the notebooks, such as "" or "notebooks/"; None means no links.
     """
-    lines = ["| the paper says | we saw | |", "|---|---|---|"]
+    lines = ["| the paper says | we saw | notebook |", "|---|---|---|"]
     for finding in FINDINGS:
         link = finding.notebook[:2]
         if links is not None:

@@ -194,7 +194,7 @@ def _advice_on_nan(evidence: Evidence) -> list[Advice]:
     after_failed, after_n = _ladder_counts(evidence, ["None>SSM>GN", "None>SSM>LN"])
     before_failed, before_n = _ladder_counts(evidence, ["GN>SSM>None", "LN>SSM>None"])
     text = "{} of {} runs".format
-    because = f"{text(*high[before])} failed; without a norm {text(*high[NONE])}"
+    because = f"with RMSN {text(*high[before])} failed, without a norm {text(*high[NONE])}"
     know = (
         f"{task}, 8 blocks; RMSN after the scan as well adds {_second_norm(evidence, seeds)}. A "
         f"third less learning rate alone: {text(*low[NONE])} without a norm failed. BN after the "
