@@ -28,7 +28,6 @@ from mambanorm_study.answers.two_norms import (
 )
 from mambanorm_study.answers.verdicts import (
     authors_and_runs as authors_and_runs,
-    card_in_short as card_in_short,
     float16_headroom as float16_headroom,
     guesses_on_card as guesses_on_card,
     what_a_site_brings as what_a_site_brings,

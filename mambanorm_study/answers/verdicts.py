@@ -119,14 +119,3 @@ def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
     sentences: topic → sentences of the norm's card.
     """
     return numbered_list(" ".join(sentences[topic]) for topic in ("causal", "better", "costs"))
-
-
-def card_in_short(sentences: Mapping[str, Sequence[str]], basis: str) -> str:
-    """Return the answer of notebook 15: on which tasks and at which sites a norm is better than the
-    norm it is compared with, and where it must not be used.
-
-    sentences: topic → sentences of the norm's card. basis: what the card is based on, as text.
-    """
-    topics = ("same", "better", "best", "causal", "faults", "notes")
-    lines = [f"- {sentence}" for topic in topics for sentence in sentences[topic]]
-    return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
