@@ -117,7 +117,7 @@ def fig_outputs(
     endings = runs.status.map({"diverged": "ended non-finite"}).fillna("ran to its end")
     failed = (runs.status == "diverged").groupby(runs.arm)
     panels = {
-        arm: f"{short_label(arm)}: {is_failed.sum()} of {len(is_failed)} failed"
+        arm: f"{short_label(arm)}\n{is_failed.sum()} of {len(is_failed)} failed"
         for arm, is_failed in failed
     }
     rows = [
