@@ -42,7 +42,8 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
-# nbconvert's plain template with two changes: cells with the tag `solution` are folded, and HTML in
+# nbconvert's plain template with three changes: cells with the tag `solution` are folded, the code
+# of other cells that JupyterLab hides is left out (it makes a sentence from the runs), and HTML in
 # the Markdown of an output is escaped, because answers contain text from the run store.
 CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
@@ -50,6 +51,10 @@ CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {{- super() -}}
 </details>
 {%- else %}{{ super() }}{% endif %}{% endblock %}
+{% block input_group %}{% set tags = cell.metadata.get("tags", []) -%}
+{% if "solution" in tags or not cell.metadata.get("jupyter", {}).get("source_hidden") -%}
+{{ super() }}
+{%- endif %}{% endblock %}
 {% block data_markdown scoped %}<div class="output_subarea rendered_html">
 {{- output.data["text/markdown"] | escaped_markdown -}}
 </div>{% endblock %}
