@@ -171,10 +171,14 @@ def test_every_notebook_has_a_row_with_minutes_a_place_on_the_map_and_less_than_
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_the_minutes_of_a_notebook_are_counted(name):
-    """A minute for 120 words, for 12 lines of code, and for each figure."""
+    """A minute for 120 words, for 12 lines of code that is not hidden, and for each figure."""
     cells = cells_of(name)
     words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
-    codes = [cell for cell in cells if cell.cell_type == "code" and "solution" not in tags(cell)]
+    codes = [
+        cell
+        for cell in cells
+        if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden")
+    ]
     lines = sum(len(cell.source.splitlines()) for cell in codes)
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     figures = sum("image/png" in output.get("data", {}) for output in outputs)
