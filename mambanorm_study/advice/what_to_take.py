@@ -83,8 +83,12 @@ def advice_table(advice: Iterable[Advice]) -> str:
 
 
 def advice_in_detail(advice: Iterable[Advice]) -> str:
-    """Return what to know before taking the advice, as a Markdown list."""
-    return "\n".join(f"- **If you {row.reader}:** {row.know}." for row in advice)
+    """Return what to know before taking the advice, as a Markdown list of lists."""
+    lines = []
+    for row in advice:
+        lines.append(f"- **If you {row.reader}:**")
+        lines += [f"    - {fact}" for fact in row.know.split("; ")]
+    return "\n".join(lines)
 
 
 def arm_to_take(table: pd.DataFrame) -> str:

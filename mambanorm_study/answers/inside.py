@@ -61,9 +61,9 @@ def why_it_works(runs: pd.DataFrame, growth_runs: pd.DataFrame, end_text: str) -
     medians = growth_runs.groupby("arm", sort=False).growth.median().dropna()
     grown = ", ".join(f"{label(arm)} {median:.1f}" for arm, median in medians.items())
     return (
-        f"**Answer** ({describe_frame(runs, 'all runs')}). A norm keeps a block from multiplying "
-        "its input. Before the SSM it bounds both branches, after the SSM only the branch of the "
-        "scan.\n\n- Powers of ten by which the largest token grows from the first block to the "
+        f"**Answer** ({describe_frame(runs, 'all runs')}). Before the SSM a norm bounds both "
+        "branches of a block, after the SSM only the branch of the scan.\n\n"
+        "- Powers of ten by which the largest token grows from the first block to the "
         f"last, at the last finite step, median of the runs: {grown or 'none was recorded'}.\n"
         f"- Runs that ended non-finite at lr {runs.lr.iloc[0]:g}: {failures}. One of the runs "
         f"without norms, trained here again, {end_text}.\n\n{PAPER}"

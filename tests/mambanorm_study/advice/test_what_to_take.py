@@ -49,7 +49,9 @@ def test_every_reader_has_one_row_and_the_table_has_them_all(advice):
     assert table.count("\n") == 5
     assert all(f"| {row.reader} | **{row.take}** |" in table for row in advice.values())
     details = advice_in_detail(advice.values())
-    assert all(f"- **If you {row.reader}:** {row.know}." in details for row in advice.values())
+    for row in advice.values():
+        facts = "\n".join(f"    - {fact}" for fact in row.know.split("; "))
+        assert f"- **If you {row.reader}:**\n{facts}" in details
 
 
 def test_the_advice_names_an_arm_that_is_better_or_the_original(frame, advice):
