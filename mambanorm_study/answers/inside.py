@@ -32,8 +32,8 @@ def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
     first block to the last, in train mode: one row per phase, task, number of layers and arm.
 
     Columns: phase, task, n_layers, arm, "median token ×" and "largest token ×" (the factors as
-    text), "law of the median" (the law of growth of the
-    median norm). table: rows of `diagnostics.residual_growth`.
+    text), "law of the median" (the law by which the median grows). table: rows of
+    `diagnostics.residual_growth`.
     """
     table = table.query("mode == 'train'").reset_index(drop=True)
     for token in ("median", "largest"):

@@ -1,6 +1,6 @@
 """Functions that take data and return a matplotlib Figure, one function per figure.
 
-    accuracy.py       Figures 1 and 5 to 8, Table 2, IN and its two halves, latency
+    accuracy.py       Figures 1 and 5 to 8, Table 2, IN and its two halves
     panels.py         panels of test accuracy, which several figures use
     comparisons.py    the 6×6 grid, paired differences, gains at further sites, one norm among all
     lines.py          lines over learning rates, depths and severities; training curves; mistakes

@@ -3,7 +3,6 @@
 from mambanorm_study.figures.accuracy import (
     fig_halves as fig_halves,
     fig_headline as fig_headline,
-    fig_latency as fig_latency,
     fig_n2_box as fig_n2_box,
     fig_position as fig_position,
     fig_proposal as fig_proposal,

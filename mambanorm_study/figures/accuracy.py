@@ -1,8 +1,7 @@
-"""The paper's figures of accuracy (Figures 1 and 5 to 8, Table 2), and figures of IN's two halves
-and of latency.
+"""The paper's figures of accuracy (Figures 1 and 5 to 8, Table 2), and a figure of IN's two halves.
 
-Each function takes a run frame (see `load_runs`) and, except `fig_latency`, returns a figure with
-one panel per task. Small dots are seeds. Bars and large dots are means over the seeds, thin lines
+Each function takes a run frame (see `load_runs`) and returns a figure with one panel per task.
+Small dots are seeds. Bars and large dots are means over the seeds, thin lines
 ± one standard deviation. White diamonds are the runs in `fresh`, a run frame of the reader's own
 runs (see `replicate`). The numbers that the paper prints are in a separate panel. The paper's tasks
 differ from ours, so compare the pattern of the bars, not their level.
@@ -21,7 +20,6 @@ from mambanorm_study.figures.colours import (
     INK,
     NO_NORM,
     SINGLE,
-    arm_styles,
     fresh_marker,
     norm_colour,
     norm_marker,
@@ -40,12 +38,10 @@ from mambanorm_study.figures.style import (
     finish,
     fresh_note,
     jitter,
-    new_figure,
     short_label,
     styled,
     write_above,
 )
-from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
     best_arm,
@@ -329,44 +325,3 @@ def fig_halves(frame: pd.DataFrame) -> StudyFigure:
         runs, None, list(runs.tick.unique()), groups, label, bar=True, group_distance=0
     )
     return finish(fig, "What does IN take away?", describe_frame(frame), "dotted: chance")
-
-
-@styled
-def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> StudyFigure:
-    """Return test accuracy against the time of a forward pass, one panel per batch size.
-
-    latency: a frame with the columns arm, rows (batch size), ms (median), low and high (quartiles).
-    The horizontal line of a marker spans the quartiles of the time, the vertical line the 95 %
-    t-interval of the accuracy over the seeds.
-    """
-    check_frame(runs)
-    panels = list(latency.groupby("rows"))
-    fig, axes = new_figure(1, len(panels), height=3.6, sharey=True)
-    styles = arm_styles(list(runs.arm.unique()))
-    # other markers than in `styles`, which gives arms with the same norm the same marker
-    markers = dict(zip(styles, "oDs^vP*Xhp<>dH8", strict=False))
-    for ax, (n, times) in zip(axes[0], panels, strict=True):
-        for time in times[times.arm.isin(runs.arm)].itertuples():
-            score = 100 * runs.test_accuracy[runs.arm == time.arm]
-            ax.errorbar(
-                time.ms,
-                score.mean(),
-                xerr=[[time.ms - time.low], [time.high - time.ms]],
-                yerr=score.mean() - t_interval(score)[0],
-                label=short_label(time.arm),
-                color=styles[time.arm]["color"],
-                marker=markers[time.arm],
-                markersize=6.5,
-                linestyle="",
-            )
-        ax.set(title=f"{n} rows" if n > 1 else "one row", xlabel="forward pass (ms, median)")
-        ax.set_xlim(left=0)
-        ax.grid(axis="x")
-    axes[0, 0].set_ylabel(TEST_ACCURACY)
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return finish(
-        fig,
-        "Accuracy against latency",
-        describe_frame(runs, "lines: 95 % t-interval over the seeds, quartiles of the time"),
-        "on this machine, with the run's threads",
-    )
