@@ -3,10 +3,10 @@
     back end     file                       requirements and precision
     reference    operations/reference.py    any device; a readable loop in float64 or float32
     cpu          kernels/scan_cpu.py        CPU; computes float32 and 16-bit inputs in float32
-    mamba_ssm    this file                  CUDA and the package mamba-ssm; N up to 256
     triton       kernels/scan_triton.py     CUDA and the package triton; keeps the state in float32
+    mamba_ssm    this file                  CUDA and the package mamba-ssm; N up to 256
 
-"auto" tries `cpu` on the CPU, and `mamba_ssm`, then `triton` on CUDA. It takes the first back end
+"auto" tries `cpu` on the CPU, and `triton`, then `mamba_ssm` on CUDA. It takes the first back end
 that can compute the scan, or `reference` if none can. `cpu` and `triton` require that B and C vary
 along the sequence, as in every Mamba block. Kernels are imported at their first use, because
 importing Numba, Triton or mamba-ssm takes seconds.
@@ -28,8 +28,8 @@ if not HAS_NUMBA:
         "numba cannot be imported, so the CPU computes in slow plain torch: pip install numba",
         stacklevel=2,
     )
-BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
-_FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
+BACKENDS = ("auto", "reference", "cpu", "triton", "mamba_ssm")
+_FASTEST = {"cpu": ("cpu",), "cuda": ("triton", "mamba_ssm")}
 _KERNEL_DTYPES = torch.float32, torch.bfloat16, torch.float16
 _MAMBA_SSM_MAX_N = 256  # largest N that mamba-ssm's kernel takes
 
@@ -37,8 +37,8 @@ _MAMBA_SSM_MAX_N = 256  # largest N that mamba-ssm's kernel takes
 def scan_backend(tensor):
     """Return the name of the back end that "auto" takes for this tensor's device and dtype.
 
-    The name is "cpu", "mamba_ssm", "triton" or "reference". If the name is "mamba_ssm" but N > 256,
-    `selective_scan` takes "triton" if Triton can run here, else "reference".
+    The name is "cpu", "triton", "mamba_ssm" or "reference". If the name is "mamba_ssm" but N > 256,
+    `selective_scan` takes "reference".
     """
     if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
         check_tensor("tensor", tensor)
@@ -84,10 +84,6 @@ def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
         from mambanorm.kernels.scan_cpu import low_rank_scan_cpu
 
         return low_rank_scan_cpu
-    if name == "triton":
-        from mambanorm.kernels.scan_triton import MAX_RANK, low_rank_scan_triton
-
-        return low_rank_scan_triton if dt_weight.shape[1] <= MAX_RANK else None
     return None
 
 
@@ -157,11 +153,11 @@ def triton_obstacle(device_type):
     The text continues a sentence that starts with "backend 'triton'". The result is cached.
     """
     try:
-        interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
+        interpreted = importlib.import_module("mambanorm.kernels.gluon").INTERPRETED
     except Exception as error:  # a Triton built for another Python may raise any error
         return (
             f"needs the package triton, which cannot be imported ({error}): "
-            "pip install triton, on Linux"
+            "pip install 'triton>=3.6', on Linux"
         )
     if interpreted and device_type in ("cpu", "cuda"):
         return None
@@ -171,13 +167,13 @@ def triton_obstacle(device_type):
             "set TRITON_INTERPRET=1 before Python starts"
         )
     try:
-        importlib.import_module("triton.runtime").driver.active.get_current_target()
+        target = importlib.import_module("triton.runtime").driver.active.get_current_target()
     except Exception as error:
         return (
             f"cannot start here ({error}): "
             "Triton needs a C compiler, gcc or clang, to build its launcher"
         )
-    return None
+    return None if target.backend == "cuda" else "runs on NVIDIA GPUs"
 
 
 @functools.cache

@@ -1,82 +1,70 @@
-"""The selective scan on CUDA in Triton, forward and backward, in float32.
+"""The selective scan on NVIDIA GPUs in Triton, parallel over time, in float32.
 
 The kernels are in scan_triton_loops.py. The readable twin is operations/reference.py.
 
-How it works. Each program computes one batch row and one block of channels. The program goes
-through time tile by tile, up to 8 steps per tile, with h in registers. Several tiles, together
-about √L steps, are a chunk. No tensor of B·L·D·N numbers is stored: the forward pass stores h only
-at the start of each chunk. The backward pass goes from the last chunk to the first. For each chunk
-it recomputes h at the start of every tile into a small buffer per program, and then the states
-inside a tile in registers. There are no atomic additions. Where several programs contribute to one
-result, each program writes a partial sum, and the partial sums are added in a fixed order. So the
-same inputs give the same bits.
+How it works. The sequence is cut into chunks, and every program computes one chunk, so that a GPU
+has enough programs. Forward, three kernels run:
 
-Why. The scan has B·L·D·N cells, one per step, channel and state index. Each cell needs one
-exponential. A multiprocessor computes 16 exponentials per clock, but 128 products. An H200 has 132
-multiprocessors at 1.98 GHz, so the exponentials take B·L·D·N/4.2e12 s: for (B, L, D) = (32, 2048,
-256) this is 0.26 ms at N = 64 and 0.06 ms at N = 16. The bytes of u, z and out in bfloat16, 0.1 GB,
-take 0.03 ms. So instructions limit the scan at every N in use, and the design saves instructions,
-not bytes. A scan in parallel over time would need more instructions than this one, and it would not
-help, because about 500 programs (B·D/16) already fill a GPU.
+1. `ends_kernel` computes h at the end of each chunk as if h were 0 before it, and Σ Δ of the chunk.
+2. `join_kernel` goes from chunk to chunk: h = exp(A·Σ Δ)·h + end. It gives h before each chunk.
+3. `output_kernel` computes the outputs of each chunk from h before it.
 
-Three choices save time. Loads and softplus are computed for a whole tile, once per step and channel
-instead of once per cell. The sum over N stays within a thread except for its last additions. And
-the next tile is loaded while the current tile is computed, if a tile has at least four bytes per
-thread. At N = 64 in bfloat16 a tile has only two steps and less than that, so each tile waits for
-its loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES
-and the constants after them.
+Backward, the same two kernels run from right to left for the gradient g = dL/dh after each chunk.
+Then `gradient_kernel` recomputes h inside each chunk, tile by tile, and goes through the tiles from
+right to left. No tensor of B·L·D·N numbers is stored: h and g are stored once per chunk. There are no
+atomic additions, so the same inputs give the same bits.
 
-Δ from two factors. With dt_weight (D, R), the kernels compute Δ = dt_weight·dt in registers from R
-numbers per step, and never store Δ. This takes R products per step and channel, while the scan
-takes 5·N, so it is cheap for R up to MAX_RANK. A stored Δ would be written and read in the forward
-pass and read again in the backward pass; its gradient would be written once and read twice. That is
-6·B·L·D numbers, compared with 8·B·L·D for the rest of the scan. Above MAX_RANK a matrix product is
-the better way to compute Δ.
+Why. The scan has B·L·D·N cells, one per step, channel and state index. A cell takes 5 exponentials,
+one per kernel that computes it and two in `gradient_kernel`, and about 60 instructions. A scan that is
+sequential over time needs only 3 exponentials, but it has too few programs, and they wait for each
+other's loads: it took twice the time of this one on an H200 (benchmarks/results/gpu.md).
+
+What decides the speed is how the cells of a tile lie in threads (`Plan.tile`). All steps of a cell
+belong to one thread. A thread has CELLS cells, of several channels and several states, so that sums
+over channels (dB, dC) and over states (out, du, dΔ) are mostly sums inside a thread. The lanes of a
+warp share what remains of both. A warp has 8 channels or a multiple; further warps have further
+states. The next tile is loaded while the current tile is computed. The compiler keeps everything in
+registers, up to 255 per thread, so that 8 warps run at the same time on each multiprocessor.
 
 Glossary and source: scan_cpu.py.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mambanorm.kernels import backward_once
+from mambanorm.kernels.gluon import BlockedLayout
 from mambanorm.kernels.scan_triton_loops import (
     ChannelTensor,
     GroupTensor,
     Sizes,
-    backward_kernel,
-    forward_kernel,
+    Tile,
+    ends_kernel,
+    gradient_kernel,
+    join_kernel,
+    output_kernel,
 )
 
-# Cells of a tile per thread: as many as the compiler keeps in registers. A tile has one cell per
-# step, channel and state index.
-FORWARD_CELLS, BACKWARD_CELLS = 64, 16
-STAGES = 2  # tiles in flight: the next tile is loaded while the current one is computed
-MAX_RANK = 16  # largest R for which the kernels compute Δ
-# Blocks are narrowed until at least this many programs run: two per multiprocessor of a large GPU.
-MIN_PROGRAMS = 256
-MAX_BLOCK, MIN_BLOCK = 32, 16  # most and fewest channels per block
-MAX_CELLS = 4096  # most cells per tile, and so the largest product of block and N
-MAX_STEPS = 8  # most steps per tile
-STATE_CELLS = 16  # most cells of one step per thread; their h and A stay in registers
-# With more warps per program, a thread of the backward kernel would have too few registers.
-MAX_WARPS = 8
+CHUNK = 64  # steps per chunk; twice as many for sequences longer than LONG
+LONG = 4096
+FORWARD_STEPS, BACKWARD_STEPS = 4, 2  # steps per tile; more would need more registers
+CELLS = 16  # cells of one step per thread
+N_LANES, N_REGISTERS, N_WARPS = 4, 8, 4  # most lanes, registers of a thread, and warps for states
+WARPS_PER_MULTIPROCESSOR = 8  # of `gradient_kernel`, at the same time
+LEAST_LOAD = 0.85  # least share of the programs that have work in the last round
+JOIN_CELLS = 128  # cells per program of `join_kernel`
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The division of one scan into blocks, chunks and tiles, and the shapes of its buffers.
+    """The division of one scan into chunks, blocks of channels, and tiles.
 
     Blocks of channels never cross the border of a group.
-
-    The buffers take these fractions of a tensor of B·L·D·N numbers, with c steps per chunk: 1/c for
-    the states at chunk starts; c/(tile·L) for the states at the starts of one chunk's tiles;
-    1/block for the partial sums of dB and as much for those of dC; 1/L for the sums over time. At
-    L = 1024 the total is 10 % with blocks of 32 channels and 16 % with blocks of 16.
     """
 
     batch: int
@@ -85,96 +73,99 @@ class Plan:
     state_size: int  # N
     groups_b: int = 1
     groups_c: int = 1
-    groups_dt: int = 1
-    rank: int = 0  # R, or 0 if delta is Δ itself
+    multiprocessors: int = 1
 
     @property
     def group_channels(self):
-        """Number of neighbouring channels that share the same groups of B, C and dt."""
-        return math.gcd(
-            *(self.channels // groups for groups in (self.groups_b, self.groups_c, self.groups_dt))
-        )
+        """Number of neighbouring channels that share the same groups of B and C."""
+        return math.gcd(self.channels // self.groups_b, self.channels // self.groups_c)
 
-    def count_blocks(self, width):
-        """Return the number of blocks if a block has at most `width` channels."""
-        return self.channels // self.group_channels * -(-self.group_channels // width)
-
-    @property
-    def block(self):
-        """Channels per block, a power of two."""
-        width = MAX_BLOCK
-        while width > MIN_BLOCK and self.batch * self.count_blocks(width) < MIN_PROGRAMS:
-            width //= 2
-        return min(width, power_of_two(self.group_channels), max(1, MAX_CELLS // self.padded_n))
-
-    @property
-    def blocks(self):
-        """Number of blocks of channels."""
-        return self.count_blocks(self.block)
-
-    @property
-    def padded_n(self):
-        """N rounded up to a power of two."""
-        return power_of_two(self.state_size)
-
-    @property
-    def padded_rank(self):
-        """R rounded up to a power of two; 1 if delta is Δ itself."""
-        return power_of_two(max(1, self.rank))
-
-    @property
-    def tile(self):
-        """Steps per tile, a power of two."""
-        return min(
-            MAX_STEPS, power_of_two(self.length), max(1, MAX_CELLS // (self.block * self.padded_n))
-        )
-
-    @property
-    def tiles(self):
-        """Number of tiles in a sequence."""
-        return -(-self.length // self.tile)
-
-    @property
+    @cached_property
     def chunk(self):
-        """Tiles per chunk.
+        """Steps per chunk, a multiple of the steps of a tile.
 
-        A chunk has about √L steps, so both the stored and the recomputed states take little memory.
+        If possible it divides L, because kernels for incomplete tiles are slower.
         """
-        return max(1, 2 ** round(math.log2(self.length) / 2) // self.tile)
-
-    @property
-    def is_padded(self):
-        """True if some tile extends beyond L, beyond a group's channels or beyond N."""
-        return (
-            self.length % self.tile > 0
-            or self.group_channels % self.block > 0
-            or self.padded_n > self.state_size
-        )
-
-    def warps(self, max_cells):
-        """Return the number of warps per program.
-
-        There are at most MAX_WARPS. Up to this limit, a thread has at most `max_cells` cells of a
-        tile, and at most STATE_CELLS cells of one step.
-        """
-        state = self.block * max(self.padded_n, self.padded_rank)
+        target = CHUNK if self.length <= LONG else 2 * CHUNK
+        if self.length <= target:
+            return -(-self.length // FORWARD_STEPS) * FORWARD_STEPS
+        sizes = range(CHUNK // 2, 2 * CHUNK + 1, FORWARD_STEPS)
         return min(
-            MAX_WARPS, max(1, self.tile * state // (32 * max_cells), state // (32 * STATE_CELLS))
+            (size for size in sizes if self.length % size == 0),
+            key=lambda size: abs(size - target),
+            default=target,
         )
 
     @property
-    def partial_shape(self):
-        """Shape of the partial sums per block of channels: d(dt), dB and dC side by side."""
-        return self.batch, self.blocks, self.length, self.rank + 2 * self.state_size
+    def chunks(self):
+        """Number of chunks in a sequence."""
+        return -(-self.length // self.chunk)
 
-    @property
-    def sums_widths(self):
-        """Sizes, per batch row, of the sums over time: of dA, d(dt_weight), d(bias) and dD."""
+    def tile(self, steps):
+        """Return the tile of a kernel: its sizes, and the layouts of its tensors."""
+        states = power_of_two(self.state_size)
+        n_lanes = min(N_LANES, states)
+        n_warps = min(N_WARPS, max(1, states // (n_lanes * N_REGISTERS)))
+        n_registers = states // (n_lanes * n_warps)
+        d_lanes = 32 // n_lanes
+        d_registers = min(
+            max(1, CELLS // n_registers), max(1, power_of_two(self.group_channels) // d_lanes)
+        )
+        channels = d_registers * d_lanes
+        cells = BlockedLayout(
+            [steps, 1, n_registers], [1, d_lanes, n_lanes], [1, 1, n_warps], [2, 1, 0]
+        )
+        return Tile(
+            steps, channels, states, cells, _rows(channels, n_warps), _rows(states, n_warps)
+        )
+
+    def blocks(self, tile):
+        """Return the number of blocks of channels per group, and of all channels."""
+        per_group = -(-self.group_channels // tile.channels)
+        return per_group, self.channels // self.group_channels * per_group
+
+    def is_padded(self, tile):
+        """Return True if some tile extends beyond L, beyond a group's channels or beyond N."""
         return (
-            self.channels * self.state_size,
-            self.channels * self.rank,
-            self.channels,
-            self.channels,
+            self.length % self.chunk > 0
+            or self.group_channels % tile.channels > 0
+            or tile.states > self.state_size
+        )
+
+    def concurrent_programs(self, tile):
+        """Return how many programs of `gradient_kernel` run at the same time."""
+        return max(1, self.multiprocessors * WARPS_PER_MULTIPROCESSOR // warps(tile))
+
+    def part_blocks(self, tile):
+        """Return how many blocks of channels one program of `gradient_kernel` computes per chunk.
+
+        They share one partial sum of dB and dC, so the most blocks that keep the GPU busy need the
+        least memory.
+        """
+        per_group, blocks = self.blocks(tile)
+        programs = self.concurrent_programs(tile)
+        for size in range(per_group, 1, -1):
+            items = self.batch * self.chunks * (blocks // size)
+            rounds = -(-items // programs)
+            if per_group % size == 0 and items >= LEAST_LOAD * rounds * programs:
+                return size
+        return 1
+
+    def sizes(self, tile, part_blocks=1):
+        """Return the sizes that the kernels need."""
+        per_group, blocks = self.blocks(tile)
+        return Sizes(
+            length=self.length,
+            chunk=self.chunk,
+            chunks=self.chunks,
+            channels=self.channels,
+            group_channels=self.group_channels,
+            group_blocks=per_group,
+            blocks=blocks,
+            per_b=self.channels // self.groups_b,
+            per_c=self.channels // self.groups_c,
+            part_blocks=part_blocks,
+            items=self.batch * self.chunks * (blocks // part_blocks),
         )
 
 
@@ -183,21 +174,29 @@ def power_of_two(n):
     return 1 << (n - 1).bit_length()
 
 
+def warps(tile):
+    """Return the number of warps per program."""
+    return math.prod(tile.cells.warps_per_cta)
+
+
+def _rows(width, n_warps):
+    """Return the layout of a tensor (steps, width) whose rows are contiguous in memory."""
+    lanes, across = min(32, width), min(n_warps, max(1, width // 32))
+    return BlockedLayout([1, 1], [32 // lanes, lanes], [n_warps // across, across], [1, 0])
+
+
 # --------------------------------------------------------------------------------------- torch side
 class Inputs(NamedTuple):
     """The inputs of the kernels, of any floating-point dtype.
 
-    u is (B, D, L), B and C are (B, G, N, L), A is (D, N), D and bias are (D,). Without dt_weight,
-    delta is (B, D, L). With dt_weight (D, R), delta holds R numbers per step, (B, G, R, L).
-    dt_weight, D and bias may be None. u, delta, B and C may have any strides; dt_weight, A, D and
-    bias must be contiguous.
+    u and delta are (B, D, L), B and C are (B, G, N, L), A is (D, N), D and bias are (D,) or None.
+    u, delta, B and C may have any strides; A, D and bias must be contiguous.
     """
 
     u: Tensor
     delta: Tensor
     B: Tensor
     C: Tensor
-    dt_weight: Tensor | None
     A: Tensor
     D: Tensor | None
     bias: Tensor | None
@@ -205,133 +204,121 @@ class Inputs(NamedTuple):
 
     def plan(self):
         """Return the plan of the scan of these inputs."""
-        (batch, channels, length), groups = self.u.shape, (self.B.shape[1], self.C.shape[1])
-        rank, groups_dt = (
-            (0, 1) if self.dt_weight is None else (self.dt_weight.shape[1], self.delta.shape[1])
-        )
-        return Plan(batch, length, channels, self.A.shape[1], *groups, groups_dt, rank)
+        batch, channels, length = self.u.shape
+        groups_b, groups_c = self.B.shape[1], self.C.shape[1]
+        count = 1
+        if self.u.is_cuda:
+            count = torch.cuda.get_device_properties(self.u.device).multi_processor_count
+        return Plan(batch, length, channels, self.A.shape[1], groups_b, groups_c, count)
 
 
-def _launch(kernel, plan, inputs, max_cells, *arguments):
-    """Start a kernel on the device of u, with one program per batch row and block of channels.
+def _channel_tensor(m):
+    return ChannelTensor(m, *m.stride())
 
-    Both kernels take the inputs first, and then `arguments`. u, delta, B and C are passed with
-    their strides.
+
+def _group_tensor(m):
+    return GroupTensor(m, *m.stride())
+
+
+def _states_between_chunks(inputs, plan, is_reversed, x, matrix):
+    """Return h before each chunk (B, chunks, D, N), computed from x = u and matrix = B.
+
+    If `is_reversed`, return a·g of the first step after each chunk, from x = dL/dout and matrix = C.
     """
-    sizes = Sizes(
-        length=plan.length,
-        chunk=plan.chunk,
-        tiles=plan.tiles,
-        channels=plan.channels,
-        group_channels=plan.group_channels,
-        blocks=plan.blocks * plan.group_channels // plan.channels,
-        per_b=plan.channels // plan.groups_b,
-        per_c=plan.channels // plan.groups_c,
-        per_dt=plan.channels // plan.groups_dt,
-        partial=plan.partial_shape[-1],
-        sums=sum(plan.sums_widths),
-    )
-    u, delta, B, C, dt_weight, A, D, bias, softplus = inputs
-    delta = (ChannelTensor if dt_weight is None else GroupTensor)(delta, *delta.stride())
-    u, B, C = (
-        ChannelTensor(u, *u.stride()),
-        GroupTensor(B, *B.stride()),
-        GroupTensor(C, *C.stride()),
-    )
-    constants = (
-        softplus, plan.is_padded, plan.state_size, plan.rank,
-        plan.tile, plan.block, plan.padded_n, plan.padded_rank, STAGES,
+    tile = plan.tile(FORWARD_STEPS)
+    sizes = plan.sizes(tile)._replace(per_b=plan.channels // matrix.shape[1])
+    N = plan.state_size
+    ends = inputs.A.new_empty(plan.batch, plan.chunks, plan.channels, N)
+    totals = inputs.A.new_empty(plan.batch, plan.chunks, plan.channels)
+    ends_kernel[(plan.batch * plan.chunks * sizes.blocks,)](
+        _channel_tensor(x), _channel_tensor(inputs.delta), inputs.A, _group_tensor(matrix),
+        inputs.bias, ends, totals, sizes, is_reversed, inputs.softplus, plan.is_padded(tile), N, tile,
+        num_warps=warps(tile),
     )  # fmt: skip
-    with torch.cuda.device_of(inputs.u):
-        kernel[plan.batch, plan.blocks](
-            u, delta, dt_weight, A, B, C, D, bias, *arguments, sizes, *constants,
-            num_warps=plan.warps(max_cells),
-        )  # fmt: skip
+    layout = BlockedLayout([1], [32], [JOIN_CELLS // 32], [0])
+    join_kernel[-(-N * plan.channels // JOIN_CELLS), plan.batch](
+        ends, totals, inputs.A, plan.chunks, plan.channels, is_reversed, N, JOIN_CELLS, layout,
+        num_warps=JOIN_CELLS // 32,
+    )  # fmt: skip
+    return ends
 
 
-def forward_pass(inputs, plan, save_states, want_last):
-    """Return out (B, L, D) in u's dtype, the states for the backward pass, and the last state.
+def forward_pass(inputs, plan, want_last):
+    """Return out (B, L, D) in u's dtype, h before each chunk, and the last state.
 
-    The states are None unless `save_states`. The last state is (B, D, N) if `want_last`, else None.
+    h before each chunk is None if there is one chunk. The last state is (B, D, N) if `want_last`,
+    else None.
     """
-    out = inputs.u.new_empty(plan.batch, plan.length, plan.channels)
-    # h at the start of every chunk
-    shape = plan.batch, -(-plan.tiles // plan.chunk), plan.state_size, plan.channels
-    states = inputs.A.new_empty(shape) if save_states else None
-    last = inputs.A.new_empty(plan.batch, plan.channels, plan.state_size) if want_last else None
-    _launch(forward_kernel, plan, inputs, FORWARD_CELLS, out, states, last)
+    u, delta, B, C, A, D, bias, softplus = inputs
+    out = u.new_empty(plan.batch, plan.length, plan.channels)
+    last = A.new_empty(plan.batch, plan.channels, plan.state_size) if want_last else None
+    with torch.cuda.device_of(u):
+        states = None if plan.chunks == 1 else _states_between_chunks(inputs, plan, False, u, B)
+        tile = plan.tile(FORWARD_STEPS)
+        sizes = plan.sizes(tile)
+        output_kernel[(plan.batch * plan.chunks * sizes.blocks,)](
+            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D, bias,
+            out, states, last, sizes, softplus, plan.is_padded(tile), plan.state_size, tile,
+            num_warps=warps(tile),
+        )  # fmt: skip
     return out, states, last
 
 
 def backward_pass(inputs, plan, grad, states):
-    """Return the gradients of the inputs, from grad = dL/dout (B, D, L) with any strides.
+    """Return the gradients of the tensors of `inputs`, from grad = dL/dout (B, D, L).
 
-    For an input that is None, the gradient is None.
+    grad may have any strides. For an input that is None, the gradient is None.
     """
-    u, dt_weight = inputs.u, inputs.dt_weight
+    u, delta, B, C, A, D, bias, softplus = inputs
+    N = plan.state_size
+    tile = plan.tile(BACKWARD_STEPS)
+    part_blocks = plan.part_blocks(tile)
+    sizes = plan.sizes(tile, part_blocks)
+    programs = min(sizes.items, plan.concurrent_programs(tile))
     du = u.new_empty(plan.batch, plan.length, plan.channels)
-    partial = states.new_empty(plan.partial_shape)
+    ddelta = delta.new_empty(du.shape)
+    parts = plan.batch, sizes.blocks // part_blocks, plan.length, N
+    dB, dC = A.new_empty(parts), A.new_empty(parts)
+    sums = A.new_empty(plan.batch, plan.chunks, 2, plan.channels)
     # h at the start of each tile of the current chunk
-    scratch = states.new_empty(plan.batch, plan.blocks, plan.chunk, plan.padded_n, plan.block)
-    sums = states.new_empty(plan.batch, sum(plan.sums_widths))
-    ddelta, dB, dC = partial.split([plan.rank, plan.state_size, plan.state_size], -1)
-    if dt_weight is None:
-        ddelta = inputs.delta.new_empty(du.shape)
-    dA, ddt_weight, dbias, dD = sums.split(plan.sums_widths, 1)
-    buffers = scratch, du, ddelta, dA, ddt_weight, dB, dC, dD, dbias
-    _launch(
-        backward_kernel,
-        plan,
-        inputs,
-        BACKWARD_CELLS,
-        ChannelTensor(grad, *grad.stride()),
-        states,
-        *buffers,
-    )
-
-    dA, ddt_weight, dbias, dD = (sums.sum(0) if plan.batch > 1 else sums[0]).split(plan.sums_widths)
-    if dt_weight is None:
-        ddelta, ddt_weight = ddelta.transpose(1, 2), None
-        dB, dC = _sum_partial(partial, [inputs.B, inputs.C])
-    else:
-        ddelta, dB, dC = _sum_partial(partial, [inputs.delta, inputs.B, inputs.C])
-        ddt_weight = ddt_weight.view(dt_weight.shape)
-    dD, dbias = (None if v is None else dv for v, dv in ((inputs.D, dD), (inputs.bias, dbias)))
-    return du.transpose(1, 2), ddelta, dB, dC, ddt_weight, dA.view(inputs.A.shape), dD, dbias
+    scratch = A.new_empty(programs, plan.chunk // tile.steps, tile.channels, tile.states)
+    with torch.cuda.device_of(u):
+        if plan.chunks == 1:
+            after = A.new_empty(plan.batch, 1, plan.channels, N)
+        else:
+            after = _states_between_chunks(inputs, plan, True, grad, C)
+        gradient_kernel[(programs,)](
+            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D, bias,
+            _channel_tensor(grad), states, after, scratch, du, ddelta, dB, dC, sums, sizes, softplus,
+            plan.is_padded(tile), N, tile, num_warps=warps(tile),
+        )  # fmt: skip
+    dbias, dD = sums.sum((0, 1))
+    dA = after.sum((0, 1))  # the kernel has replaced a·g by dA of the chunk
+    dB, dC = _sum_parts(dB, B), _sum_parts(dC, C)
+    dD, dbias = (None if v is None else dv for v, dv in ((D, dD), (bias, dbias)))
+    return du.transpose(1, 2), ddelta.transpose(1, 2), dB, dC, dA, dD, dbias
 
 
-def _sum_partial(partial, tensors):
-    """Return the gradients (B, G, ·, L) of `tensors`, each in the dtype of its tensor.
-
-    `partial` (B, blocks, L, ·) holds the gradients' partial sums side by side, in the order of
-    `tensors`. The partial sums are added over the blocks of each group.
-    """
-    # a map from the number of groups G to the sums (B, G, L, ·)
-    sums = {
-        groups: partial.unflatten(1, (groups, -1)).sum(2)
-        for groups in {m.shape[1] for m in tensors}
-    }
-    ends = [sum(m.shape[2] for m in tensors[: k + 1]) for k in range(len(tensors))]
-    return [
-        sums[m.shape[1]][..., end - m.shape[2] : end].transpose(2, 3).to(m.dtype)
-        for m, end in zip(tensors, ends)
-    ]
+def _sum_parts(partial, matrix):
+    """Return the gradient (B, G, N, L) of B or C from the sums of its parts, (B, parts, L, N)."""
+    parts = partial.unflatten(1, (matrix.shape[1], -1))
+    total = parts.sum(2) if parts.shape[2] > 1 else parts[:, :, 0]
+    return total.to(matrix.dtype).transpose(2, 3)
 
 
 class _Scan(torch.autograd.Function):
     """The scan as an autograd function of the tensors of `Inputs`.
 
-    A, dt_weight, D and bias must be contiguous and float32. The kernels read u, delta, B and C in
-    any layout without a copy, and write contiguous tensors (B, L, D).
+    A, D and bias must be contiguous and float32. The kernels read u, delta, B and C in any layout
+    without a copy, and write contiguous tensors (B, L, D).
     """
 
     @staticmethod
-    def forward(ctx, save_states, want_last, softplus, *tensors):
+    def forward(ctx, want_last, softplus, *tensors):
         inputs = Inputs(*tensors, softplus)
         ctx.softplus, ctx.plan = softplus, inputs.plan()
-        out, states, last = forward_pass(inputs, ctx.plan, save_states, want_last)
-        if save_states:
-            ctx.save_for_backward(*tensors, states)
+        out, states, last = forward_pass(inputs, ctx.plan, want_last)
+        ctx.save_for_backward(*tensors, states)
         if want_last:
             ctx.mark_non_differentiable(last)
         return out, last
@@ -342,15 +329,8 @@ class _Scan(torch.autograd.Function):
         *tensors, states = ctx.saved_tensors
         inputs = Inputs(*tensors, ctx.softplus)
         grads = backward_pass(inputs, ctx.plan, grad.transpose(1, 2), states)
-        needed = zip(grads, ctx.needs_input_grad[3:], strict=True)
-        return None, None, None, *(g if is_needed else None for g, is_needed in needed)
-
-
-def _scan(tensors, softplus, want_last):
-    save_states = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in tensors
-    )
-    return _Scan.apply(save_states, bool(want_last), bool(softplus), *tensors)
+        needed = zip(grads, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(g if is_needed else None for g, is_needed in needed)
 
 
 def scan_triton(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
@@ -364,19 +344,5 @@ def scan_triton(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False
     """
     A, D, bias = (None if v is None else v.float().contiguous() for v in (A, D, delta_bias))
     B, C = (m.unsqueeze(1) if m.dim() == 3 else m for m in (B, C))  # (B, G, N, L)
-    out, last = _scan((u, delta, B, C, None, A, D, bias), delta_softplus, want_last)
+    out, last = _Scan.apply(bool(want_last), bool(delta_softplus), u, delta, B, C, A, D, bias)
     return out.transpose(1, 2), last
-
-
-def low_rank_scan_triton(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
-    """Compute `low_rank_scan` with the Triton kernels, for R up to MAX_RANK, without storing Δ.
-
-    The arguments are already checked: u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N). Returns
-    y (B, L, E) in u's dtype and the last state, which is (B, E, N) in float32 without gradient if
-    `want_last`, else None. Differentiable once.
-    """
-    dt_weight, A, D, bias = (
-        v.float().contiguous() for v in (dt_weight, -torch.exp(A_log), D, dt_bias)
-    )
-    dt, B, C = (m.permute(0, 2, 3, 1) for m in (dt, B, C))  # (B, G, ·, L)
-    return _scan((u.transpose(1, 2), dt, B, C, dt_weight, A, D, bias), True, want_last)

@@ -1,25 +1,29 @@
-"""The kernels of the scan in Triton, forward and backward.
+"""The kernels of the scan in Triton. scan_triton.py starts them and gives the reasons for the design.
 
-The kernels take inputs of any floating-point dtype and compute in float32. Each program computes
-one batch row and one block of channels. scan_triton.py starts the kernels and gives the reasons for
-the design.
+    ends_kernel       h at the end of each chunk if h were 0 before it
+    join_kernel       h before each chunk, from these ends
+    output_kernel     the outputs of each chunk, from h before it
+    gradient_kernel   the gradients, from h before and the gradient of h after each chunk
 
-A tile has the shape (TILE, PADDED_N, BLOCK): steps, N rounded up to a power of two, and the
-channels of a block. A cell is one element of a tile. Triton assigns the last axis of a tile to the
-lanes of a warp and the first axis to the registers of a thread. So a thread has all steps of a tile
-for a few pairs of state index and channel. Selecting one step of a tile costs no instruction,
-because the step is compared with a constant, and the compiler evaluates this comparison. If tiles
-are padded (`PADDED`), the cells beyond L, N or the group's channels are set to zero before they
-enter a sum, because 0·∞ would be NaN where an input is infinite. Steps and strides are multiplied
-in 64 bits, because B·L·D may exceed 2³¹.
+The kernels take inputs of any floating-point dtype and compute in float32. A tile has the shape
+(steps, channels, states): a few steps, the channels of a block, and N rounded up to a power of two. A
+cell is one element of a tile. Inputs are loaded as (steps, channels) or (steps, states) and then
+distributed to the threads that hold the cells. Selecting one step of a tile costs no instruction,
+because all steps of a cell belong to one thread and the step is compared with a constant.
+
+If tiles are padded (`PADDED`), the cells beyond L, N or the group's channels are set to zero before
+they enter a sum, because 0·∞ would be NaN where an input is infinite. The address of a tile is
+computed in 64 bits, because B·L·D may exceed 2³¹; the places inside a tile are computed in 32 bits.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import triton
 import triton.language as tl
 
+from mambanorm.kernels.gluon import INTERPRETED, gl, jit
+
 LOG2E = tl.constexpr(1.4426950408889634)
+IN_NUMPY = tl.constexpr(INTERPRETED)
 
 
 class ChannelTensor(NamedTuple):
@@ -32,7 +36,7 @@ class ChannelTensor(NamedTuple):
 
 
 class GroupTensor(NamedTuple):
-    """The memory and strides of a tensor (B, G, N, L): B, C, or delta with R numbers per step."""
+    """The memory and strides of a tensor (B, G, N, L): B or C."""
 
     ptr: object
     batch: int
@@ -45,20 +49,43 @@ class Sizes(NamedTuple):
     """The sizes that a kernel needs. Blocks of channels never cross the border of a group."""
 
     length: int
-    chunk: int  # tiles per chunk
-    tiles: int  # tiles per sequence
+    chunk: int  # steps per chunk, a multiple of a tile's
+    chunks: int
     channels: int
-    group_channels: int  # neighbouring channels that share the same groups of B, C and dt
-    blocks: int  # blocks per `group_channels` channels
+    group_channels: int  # neighbouring channels that share the same groups of B and C
+    group_blocks: int  # blocks per `group_channels` channels
+    blocks: int  # blocks of all channels
     per_b: int  # channels per group of B
     per_c: int  # channels per group of C
-    per_dt: int  # channels per group of dt
-    partial: int  # numbers per step in the partial sums over channels
-    sums: int  # numbers per batch row in the sums over steps
+    part_blocks: int  # blocks that share one partial sum
+    items: int  # pieces of work of gradient_kernel
+
+
+class Tile(NamedTuple):
+    """The sizes of a tile, and the layouts of its tensors."""
+
+    steps: int
+    channels: int
+    states: int  # N rounded up to a power of two
+    cells: Any  # of (steps, channels, states)
+    inputs: Any  # of (steps, channels): u, Δ, dy, out
+    matrices: Any  # of (steps, states): B, C
 
 
 # ----------------------------------------------------------------------------- elementary functions
-@triton.jit
+@jit
+def exp2(x):
+    """Return 2^x. The result is 0 where a float32 would be subnormal."""
+    if IN_NUMPY:
+        return gl.exp2(x)
+    else:  # noqa: RET505  (decided when the kernel is compiled)
+        # gl.exp2 takes four instructions, because it keeps subnormal numbers
+        return gl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+        )
+
+
+@jit
 def softplus(x):
     """Return log(1 + exp(x)), computed as max(x, 0) + log(1 + e) where e = exp(-|x|).
 
@@ -67,388 +94,513 @@ def softplus(x):
     would lose the digits of a small Δ. For x > 20 torch returns x itself; there e is less than half
     a unit in the last place of x, so this function returns x too.
     """
-    e = tl.exp(-tl.abs(x))
+    e = gl.exp(-gl.abs(x))
     s = e / (2.0 + e)
     q = s * s
     series = 1 / 9 + q * (1 / 11 + q * (1 / 13 + q * (1 / 15)))
     series = 1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * series)))
-    return tl.where(x > 0, x, 0.0) + 2.0 * s * series
+    return gl.where(x > 0, x, 0.0) + 2.0 * s * series
 
 
-@triton.jit
+@jit
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)).
 
     exp is only computed for -|x|, which is never positive, so nothing overflows.
     """
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
+    e = gl.exp(-gl.abs(x))
+    return gl.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-@triton.jit
+@jit
 def load(pointers, mask, PADDED: tl.constexpr):
-    """Return float32 numbers from the pointers; if PADDED, return 0 where the mask is False."""
+    """Return the numbers at the pointers; if PADDED, 0 where the mask is False."""
     if PADDED:
-        value = tl.load(pointers, mask=mask, other=0.0)
+        value = gl.load(pointers, mask=mask, other=0.0)
     else:
-        value = tl.load(pointers)
-    return value.to(tl.float32)
-
-
-@triton.jit
-def store(pointers, value, mask, PADDED: tl.constexpr):
-    """Store `value` at the pointers. If PADDED, store only where the mask is True."""
-    if PADDED:
-        tl.store(pointers, value, mask=mask)
-    else:
-        tl.store(pointers, value)
-
-
-@triton.jit
-def apply_mask(value, mask, PADDED: tl.constexpr):
-    """Return `value`. If PADDED, replace it by 0 where the mask is False."""
-    if PADDED:
-        value = tl.where(mask, value, 0.0)
+        value = gl.load(pointers)
     return value
 
 
-@triton.jit
-def program_channels(sizes, BLOCK: tl.constexpr):
-    """Return a program's batch row, its first channel, its channels (BLOCK,), and their mask.
-
-    The mask is False for channels beyond the group.
-    """
-    block = tl.program_id(1)
-    group = block // sizes.blocks
-    first = (group * sizes.group_channels + block % sizes.blocks * BLOCK).to(tl.int64)
-    d = first + tl.arange(0, BLOCK)
-    return tl.program_id(0).to(tl.int64), first, d, d < (group + 1) * sizes.group_channels
+@jit
+def store(pointers, value, mask, PADDED: tl.constexpr):
+    """Store `value` at the pointers. If PADDED, store only where the mask is True."""
+    value = value.to(pointers.dtype.element_ty)
+    if PADDED:
+        gl.store(pointers, value, mask=mask)
+    else:
+        gl.store(pointers, value)
 
 
-# ---------------------------------------------------------------------------------- parts of a tile
-@triton.jit
-def load_channel_tensor(m, row, t, d, mask, PADDED: tl.constexpr):
-    """Return m, which is u, delta or dy, at the steps t: (TILE, BLOCK)."""
-    return load(m.ptr + row * m.batch + t[:, None] * m.step + d[None, :] * m.channel, mask, PADDED)
+@jit
+def apply_mask(value, mask, PADDED: tl.constexpr):
+    """Return `value`. If PADDED, replace it by 0 where the mask is False."""
+    if PADDED:
+        value = gl.where(mask, value, 0.0)
+    return value
 
 
-@triton.jit
-def load_group_tensor(m, row, group, t, n, mask, PADDED: tl.constexpr):
-    """Return m, which is B or C, at the steps t: (TILE, PADDED_N, 1)."""
-    pointers = m.ptr + row * m.batch + group * m.group + t[:, None] * m.step + n[None, :] * m.state
-    return load(pointers, mask, PADDED)[:, :, None]
+# ------------------------------------------------------------------------------------ axes of a tile
+@jit
+def cell_axes(T: tl.constexpr):
+    """Return the steps (steps, 1, 1), channels (channels, 1) and states (1, states) of the cells."""
+    STEPS: tl.constexpr = T.steps
+    CHANNELS: tl.constexpr = T.channels
+    STATES: tl.constexpr = T.states
+    STEP_LAYOUT: tl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, T.cells))
+    CHANNEL_LAYOUT: tl.constexpr = gl.SliceLayout(1, gl.SliceLayout(0, T.cells))
+    STATE_LAYOUT: tl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, T.cells))
+    step = gl.arange(0, STEPS, layout=STEP_LAYOUT)[:, None][:, :, None]
+    d = gl.arange(0, CHANNELS, layout=CHANNEL_LAYOUT)[:, None]
+    return step, d, gl.arange(0, STATES, layout=STATE_LAYOUT)[None, :]
 
 
-@triton.jit
-def raw_delta(
-    delta, dt_weight, dt_numbers, weight, bias, shift, row, t, d, mask, PADDED: tl.constexpr
-):
-    """Return Δ before softplus, including the bias, (TILE, BLOCK).
-
-    Without dt_weight, Δ is loaded from `delta`. With dt_weight, Δ is the product of `weight`, the
-    values of dt_weight, and `dt_numbers`, the R numbers of each step. `shift` holds the values of
-    `bias`.
-    """
-    if dt_weight is None:
-        raw = load_channel_tensor(delta, row, t, d, mask, PADDED)
-    else:  # Triton would compute a sum over the middle axis as a TF32 matrix product
-        raw = tl.sum(dt_numbers[:, :, None] * weight[:, None, :], 0)
-    if bias is not None:
-        raw += shift[None, :]
-    return raw
+@jit
+def input_axes(T: tl.constexpr):
+    """Return the steps (steps, 1) and channels (1, channels) of u, Δ and dy."""
+    STEPS: tl.constexpr = T.steps
+    CHANNELS: tl.constexpr = T.channels
+    STEP_LAYOUT: tl.constexpr = gl.SliceLayout(1, T.inputs)
+    CHANNEL_LAYOUT: tl.constexpr = gl.SliceLayout(0, T.inputs)
+    step = gl.arange(0, STEPS, layout=STEP_LAYOUT)[:, None]
+    return step, gl.arange(0, CHANNELS, layout=CHANNEL_LAYOUT)[None, :]
 
 
-# ------------------------------------------------------------------------- inside one tile of steps
-@triton.jit
+@jit
+def matrix_axes(T: tl.constexpr):
+    """Return the steps (steps, 1) and states (1, states) of B and C."""
+    STEPS: tl.constexpr = T.steps
+    STATES: tl.constexpr = T.states
+    STEP_LAYOUT: tl.constexpr = gl.SliceLayout(1, T.matrices)
+    STATE_LAYOUT: tl.constexpr = gl.SliceLayout(0, T.matrices)
+    step = gl.arange(0, STEPS, layout=STEP_LAYOUT)[:, None]
+    return step, gl.arange(0, STATES, layout=STATE_LAYOUT)[None, :]
+
+
+@jit
+def channels_to_cells(x, T: tl.constexpr):
+    """Return x (steps, channels) as (steps, channels, 1)."""
+    LAYOUT: tl.constexpr = gl.SliceLayout(2, T.cells)
+    return gl.convert_layout(x, LAYOUT)[:, :, None]
+
+
+@jit
+def states_to_cells(x, T: tl.constexpr):
+    """Return x (steps, states) as (steps, 1, states)."""
+    LAYOUT: tl.constexpr = gl.SliceLayout(1, T.cells)
+    return gl.convert_layout(x, LAYOUT)[:, None, :]
+
+
+@jit
+def sum_states(x, T: tl.constexpr):
+    """Return the sum of a tile over states, (steps, channels)."""
+    LAYOUT: tl.constexpr = T.inputs
+    return gl.convert_layout(gl.sum(x, 2), LAYOUT)
+
+
+@jit
+def sum_channels(x, T: tl.constexpr):
+    """Return the sum of a tile over channels, (steps, states)."""
+    LAYOUT: tl.constexpr = T.matrices
+    return gl.convert_layout(gl.sum(x, 1), LAYOUT)
+
+
+@jit
 def select_step(tile, step, i: tl.constexpr):
-    """Return step i of a tile, (PADDED_N, BLOCK).
+    """Return step i of a tile.
 
     The other steps are replaced by −0 and added. Adding −0 changes no number, so the compiler omits
     the additions.
     """
-    return tl.sum(tl.where(step == i, tile, -0.0), 0)
+    return gl.sum(gl.where(step == i, tile, -0.0), 0)
 
 
-@triton.jit
-def scan_tile(a, x, h, step, TILE: tl.constexpr):
-    """Compute h_t = a_t·h_(t-1) + x_t for all steps of a tile.
+# --------------------------------------------------------------------------------- parts of a tile
+@jit
+def block_channels(sizes, block, T: tl.constexpr):
+    """Return the first channel of a block, and the end of its group."""
+    group = block // sizes.group_blocks
+    first = group * sizes.group_channels + block % sizes.group_blocks * T.channels
+    return first.to(gl.int64), ((group + 1) * sizes.group_channels).to(gl.int64)
 
-    Returns the states before every step, and the state after the last step.
+
+@jit
+def input_mask(sizes, begin, first, end, T: tl.constexpr):
+    """Return where a tile (steps, channels) lies inside the sequence and the group."""
+    step, d = input_axes(T)
+    return (step < sizes.length - begin) & (d < end - first)
+
+
+@jit
+def matrix_mask(sizes, begin, N: tl.constexpr, T: tl.constexpr):
+    """Return where a tile (steps, states) lies inside the sequence and N."""
+    step, n = matrix_axes(T)
+    return (step < sizes.length - begin) & (n < N)
+
+
+@jit
+def load_channels(m, sizes, row, begin, first, end, PADDED: tl.constexpr, T: tl.constexpr):
+    """Return m, which is u, delta or dy, from step `begin` and channel `first` on.
+
+    Only the address of the tile is computed in 64 bits.
     """
-    h_before = tl.zeros_like(a)
-    for i in tl.static_range(TILE):
-        h_before = tl.where(step == i, h[None, :, :], h_before)
-        h = select_step(a, step, i) * h + select_step(x, step, i)
-    return h_before, h
+    step, d = input_axes(T)
+    tile = m.ptr + (row * m.batch + begin * m.step + first * m.channel)
+    mask = input_mask(sizes, begin, first, end, T)
+    return load(tile + (step * m.step + d * m.channel), mask, PADDED)
 
 
-@triton.jit
-def scan_tile_backward(a, x, g, step, TILE: tl.constexpr):
-    """Compute g_t = x_t + a_(t+1)·g_(t+1) from the last step of a tile to its first.
-
-    Returns g of all steps, and a·g of the first step, which the preceding tile needs.
-    """
-    all_g = tl.zeros_like(a)
-    for k in tl.static_range(TILE):
-        g += select_step(x, step, TILE - 1 - k)
-        all_g = tl.where(step == TILE - 1 - k, g[None, :, :], all_g)
-        g *= select_step(a, step, TILE - 1 - k)
-    return all_g, g
+@jit
+def load_states(
+    m, sizes, row, begin, group, PADDED: tl.constexpr, N: tl.constexpr, T: tl.constexpr
+):
+    """Return m, which is B or C, of one group, from step `begin` on: (steps, states)."""
+    step, n = matrix_axes(T)
+    tile = m.ptr + (row * m.batch + group * m.group + begin * m.step)
+    mask = matrix_mask(sizes, begin, N, T)
+    return load(tile + (step * m.step + n * m.state), mask, PADDED)
 
 
-@triton.jit
-def load_parameters(
-    dt_weight, A, D, bias, d, n, channel_mask,
-    PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr, PADDED_R: tl.constexpr,
-):  # fmt: skip
-    """Load the parameters that a program needs at all steps.
-
-    Returns A (PADDED_N, BLOCK), dt_weight (PADDED_R, BLOCK), D (BLOCK,) and bias (BLOCK,). 0.0
-    replaces a parameter that is None.
-    """
-    A_block = load(
-        A + d[None, :] * N + n[:, None], channel_mask[None, :] & (n < N)[:, None], PADDED
-    )
-    # functions in older versions of Triton cannot return None in a tuple
-    weight, skip, shift = 0.0, 0.0, 0.0
-    if dt_weight is not None:
-        r = tl.arange(0, PADDED_R)[:, None]
-        weight = load(dt_weight + d[None, :] * R + r, channel_mask[None, :] & (r < R), True)
-    if D is not None:
-        skip = load(D + d, channel_mask, PADDED)
-    if bias is not None:
-        shift = load(bias + d, channel_mask, PADDED)
-    return A_block, weight, skip, shift
+@jit
+def load_vector(vector, first, end, T: tl.constexpr):
+    """Return a parameter (D,) of a block, (1, channels), or 0.0 if it is None."""
+    _, d = input_axes(T)
+    if vector is None:
+        return 0.0
+    else:  # noqa: RET505
+        return load(vector + first + d, d < end - first, True)
 
 
-@triton.jit
-def load_tile(
-    u, delta, dt_weight, B, bias, A_block, weight, shift, sizes, row, first, t, d, n, channel_mask,
-    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
-    PADDED_R: tl.constexpr,
-):  # fmt: skip
-    """Load one tile and compute what both the forward and the backward pass need.
-
-    `weight` and `shift` are the values of `dt_weight` and `bias` that `load_parameters` returned.
-    Returns u, Δ before softplus and Δ after softplus, (TILE, BLOCK) each; the R numbers that
-    dt_weight multiplies at each step, (PADDED_R, TILE); B (TILE, PADDED_N, 1); and a = exp(Δ·A) and
-    Δ·u·B, each of a tile's shape.
-    """
-    valid_steps = t < sizes.length
-    row_mask, r = (
-        valid_steps[:, None] & channel_mask[None, :],
-        tl.arange(0, PADDED_R)[:, None].to(tl.int64),
-    )
-    x = load_channel_tensor(u, row, t, d, row_mask, PADDED)
-    group, dt_mask = first // sizes.per_dt, (r < R) & valid_steps[None, :]
-    dt_numbers = 0.0
-    if dt_weight is not None:
-        pointers = delta.ptr + row * delta.batch + group * delta.group
-        pointers = pointers + t[None, :] * delta.step + r * delta.state
-        dt_numbers = tl.load(pointers, mask=dt_mask, other=0.0).to(tl.float32)
-    b = load_group_tensor(
-        B, row, first // sizes.per_b, t, n, valid_steps[:, None] & (n < N)[None, :], PADDED
-    )
-    raw = raw_delta(delta, dt_weight, dt_numbers, weight, bias, shift, row, t, d, row_mask, PADDED)
-    dt = raw
+@jit
+def step_size(raw, bias, SOFTPLUS: tl.constexpr):
+    """Return Δ before and after softplus."""
+    raw = raw.to(gl.float32) + bias
     if SOFTPLUS:
-        dt = softplus(raw)
-    state_mask, steps = (
-        (channel_mask[None, :] & (n < N)[:, None])[None, :, :],
-        valid_steps[:, None, None],
-    )
-    a = tl.exp2(dt[:, None, :] * (A_block * LOG2E)[None, :, :])
-    if PADDED:  # a padded step keeps h; other padded cells are 0
-        a = tl.where(state_mask, tl.where(steps, a, 1.0), 0.0)
-    return (
-        x,
-        raw,
-        dt,
-        dt_numbers,
-        b,
-        a,
-        apply_mask((dt * x)[:, None, :] * b, state_mask & steps, PADDED),
-    )
+        return raw, softplus(raw)
+    else:  # noqa: RET505
+        return raw, raw
 
 
-# ---------------------------------------------------------------------------------- the two kernels
-@triton.jit
-def forward_kernel(
-    u, delta, dt_weight, A, B, C, D, bias, out, states, last, sizes,
-    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, PADDED_N: tl.constexpr, PADDED_R: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """Compute out (B, L, D) for one batch row and one block of channels.
+@jit
+def decay(dt, A_log2, cells, valid, T: tl.constexpr, PADDED: tl.constexpr):
+    """Return a = exp(Δ·A) as a tile; `A_log2` is A·log₂e.
 
-    `states` (B, chunks, N, D) receives h at the start of each chunk; `last` (B, D, N) receives h
-    after the last step of the sequence. With dt_weight (D, R), Δ is the product of dt_weight and
-    `delta` (B, G, R, L). dt_weight, D, bias, states and last may be None.
+    In a padded step a is 1, so that the step keeps the state; other padded cells are 0.
     """
-    row, first, d, channel_mask = program_channels(sizes, BLOCK)
-    n, step = tl.arange(0, PADDED_N).to(tl.int64), tl.arange(0, TILE)[:, None, None]
-    state_mask = channel_mask[None, :] & (n < N)[:, None]  # (PADDED_N, BLOCK)
-    A_block, weight, skip, shift = load_parameters(
-        dt_weight, A, D, bias, d, n, channel_mask, PADDED, N, R, PADDED_R
-    )
-
-    h = tl.zeros((PADDED_N, BLOCK), tl.float32)
-    for tile in tl.range(0, sizes.tiles, num_stages=STAGES):
-        t = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
-        valid_steps = t < sizes.length
-        row_mask = valid_steps[:, None] & channel_mask[None, :]
-        x, _, _, _, _, a, drive = load_tile(
-            u, delta, dt_weight, B, bias, A_block, weight, shift, sizes, row, first, t, d, n,
-            channel_mask, SOFTPLUS, PADDED, N, R, PADDED_R,
-        )  # fmt: skip
-        c = load_group_tensor(
-            C, row, first // sizes.per_c, t, n, valid_steps[:, None] & (n < N)[None, :], PADDED
-        )
-        if states is not None:  # noqa: SIM102  (decided when the kernel is compiled)
-            if tile % sizes.chunk == 0:
-                chunk = row * ((sizes.tiles + sizes.chunk - 1) // sizes.chunk) + tile // sizes.chunk
-                store(
-                    states + (chunk * N + n[:, None]) * sizes.channels + d[None, :],
-                    h,
-                    state_mask,
-                    PADDED,
-                )
-        h_before, h = scan_tile(a, drive, h, step, TILE)
-        y = tl.sum((a * h_before + drive) * c, 1)
-        if D is not None:
-            y += skip[None, :] * x
-        store(
-            out + (row * sizes.length + t[:, None]) * sizes.channels + d[None, :],
-            y,
-            row_mask,
-            PADDED,
-        )
-    if last is not None:
-        store(
-            last + row * sizes.channels * N + (d[None, :] * N + n[:, None]), h, state_mask, PADDED
-        )
+    a = exp2(channels_to_cells(dt, T) * A_log2[None, :, :])
+    if PADDED:
+        a = gl.where(cells[None, :, :], gl.where(valid, a, 1.0), 0.0)
+    return a
 
 
-@triton.jit
-def backward_kernel(
-    u, delta, dt_weight, A, B, C, D, bias, grad, states, scratch, du, ddelta, dA, ddt_weight, dB,
-    dC, dD, dbias, sizes,
-    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, PADDED_N: tl.constexpr, PADDED_R: tl.constexpr,
-    STAGES: tl.constexpr,
+@jit
+def count_tiles(sizes, chunk, T: tl.constexpr, PADDED: tl.constexpr):
+    """Return how many tiles a chunk has. The last chunk may have fewer."""
+    STEPS: tl.constexpr = T.steps
+    tiles = sizes.chunk // STEPS
+    if PADDED:
+        tiles = gl.minimum(tiles, gl.cdiv(sizes.length - chunk * sizes.chunk, STEPS))
+    return tiles
+
+
+# ------------------------------------------------------------------------------------------- kernels
+@jit
+def ends_kernel(
+    u, delta, A, B, bias, ends, totals, sizes,
+    REVERSED: tl.constexpr, SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr,
+    T: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of all inputs, chunk by chunk from the last chunk to the first.
+    """Compute the state h at the end of each chunk from h = 0 before the chunk, and the chunk's Σ Δ.
 
-    For each chunk, the kernel recomputes h at the start of every tile into `scratch`, then goes
-    from the last tile to the first. With g = dL/dh_t:
+    `ends` (B, chunks, D, N) receives the states, `totals` (B, chunks, D) the sums: the decay over a
+    chunk is exp(A·Σ Δ). If REVERSED, u is dy and B is C, and the kernel computes, from right to left,
+    what the chunk adds to the gradient of the state before it: g ← a·(g + dy·C).
+    """
+    STEPS: tl.constexpr = T.steps
+    CHANNELS: tl.constexpr = T.channels
+    INPUTS: tl.constexpr = T.inputs
+    ONE_STEP: tl.constexpr = gl.SliceLayout(0, T.cells)
+    block = gl.program_id(0) % sizes.blocks
+    chunk = gl.program_id(0) // sizes.blocks % sizes.chunks
+    row = (gl.program_id(0) // sizes.blocks // sizes.chunks).to(gl.int64)
+    first, end = block_channels(sizes, block, T)
+    group = first // sizes.per_b
+    step, d, n = cell_axes(T)
+    cells = (d < end - first) & (n < N)
+    A_log2 = load(A + first * N + (d * N + n), cells, PADDED) * LOG2E
+    shift = load_vector(bias, first, end, T)
+    h = gl.zeros(A_log2.shape, gl.float32, ONE_STEP)
+    total = gl.zeros((STEPS, CHANNELS), gl.float32, INPUTS)
+    tiles = count_tiles(sizes, chunk, T, PADDED)
+    begin, stride = (chunk * sizes.chunk).to(gl.int64), STEPS
+    if REVERSED:
+        begin += (tiles - 1) * STEPS
+        stride = -STEPS
+    next_x = load_channels(u, sizes, row, begin, first, end, PADDED, T)
+    next_raw = load_channels(delta, sizes, row, begin, first, end, PADDED, T)
+    next_b = load_states(B, sizes, row, begin, group, PADDED, N, T)
+    for k in range(0, tiles):
+        x, raw, b = next_x.to(gl.float32), next_raw, next_b.to(gl.float32)
+        # load the next tile while this one is computed
+        following = begin
+        if k + 1 < tiles:
+            following = begin + stride
+        next_x = load_channels(u, sizes, row, following, first, end, PADDED, T)
+        next_raw = load_channels(delta, sizes, row, following, first, end, PADDED, T)
+        next_b = load_states(B, sizes, row, following, group, PADDED, N, T)
+        raw, dt = step_size(raw, shift, SOFTPLUS)
+        dt = apply_mask(dt, input_mask(sizes, begin, first, end, T), PADDED)
+        total += dt
+        valid = step < sizes.length - begin
+        a = decay(dt, A_log2, cells, valid, T, PADDED)
+        if not REVERSED:
+            x = x * dt
+        drive = channels_to_cells(x, T) * states_to_cells(b, T)
+        drive = apply_mask(drive, cells[None, :, :] & valid, PADDED)
+        for i in gl.static_range(STEPS):
+            if REVERSED:
+                h += select_step(drive, step, STEPS - 1 - i)
+                h *= select_step(a, step, STEPS - 1 - i)
+            else:
+                h = h * select_step(a, step, i) + select_step(drive, step, i)
+        begin = following
+    chunk_start = (row * sizes.chunks + chunk) * sizes.channels + first
+    store(ends + chunk_start * N + (d * N + n), h, cells, PADDED)
+    SUMS: tl.constexpr = gl.SliceLayout(0, T.inputs)
+    total_d = gl.arange(0, CHANNELS, layout=SUMS)
+    store(totals + chunk_start + total_d, gl.sum(total, 0), total_d < end - first, PADDED)
+
+
+@jit
+def join_kernel(
+    ends, totals, A, chunks, channels, REVERSED: tl.constexpr, N: tl.constexpr,
+    CELLS: tl.constexpr, LAYOUT: tl.constexpr,
+):  # fmt: skip
+    """Replace in `ends` (B, chunks, D, N) the end of each chunk by the state before it.
+
+    h before the next chunk = exp(A·Σ Δ)·(h before this chunk) + this chunk's end. `totals` (B,
+    chunks, D) holds Σ Δ. If REVERSED, from the last chunk to the first: the gradient after each chunk.
+    """
+    cell = gl.program_id(0) * CELLS + gl.arange(0, CELLS, layout=LAYOUT)
+    row, mask = gl.program_id(1).to(gl.int64), cell < N * channels
+    d = cell // N
+    A_log2 = gl.load(A + cell, mask=mask, other=0.0) * LOG2E
+    h = gl.zeros((CELLS,), gl.float32, LAYOUT)
+    chunk, direction = row * chunks, 1
+    if REVERSED:
+        chunk += chunks - 1
+        direction = -1
+    end = gl.load(ends + chunk * channels * N + cell, mask=mask, other=0.0)
+    total = gl.load(totals + chunk * channels + d, mask=mask, other=0.0)
+    for k in range(0, chunks):
+        following, has_next = chunk + direction, mask & (k + 1 < chunks)
+        next_end = gl.load(ends + following * channels * N + cell, mask=has_next, other=0.0)
+        next_total = gl.load(totals + following * channels + d, mask=has_next, other=0.0)
+        gl.store(ends + chunk * channels * N + cell, h, mask=mask)
+        h = exp2(A_log2 * total) * h + end
+        end, total, chunk = next_end, next_total, following
+
+
+@jit
+def output_kernel(
+    u, delta, A, B, C, D, bias, out, states, last, sizes,
+    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Compute out (B, L, D) of one chunk.
+
+    `states` (B, chunks, D, N) holds the state before each chunk; None stands for 0. `last` (B, D, N)
+    receives the state after the last step of the sequence. D, bias and last may be None.
+    """
+    STEPS: tl.constexpr = T.steps
+    ONE_STEP: tl.constexpr = gl.SliceLayout(0, T.cells)
+    block = gl.program_id(0) % sizes.blocks
+    chunk = gl.program_id(0) // sizes.blocks % sizes.chunks
+    row = (gl.program_id(0) // sizes.blocks // sizes.chunks).to(gl.int64)
+    first, end = block_channels(sizes, block, T)
+    group_b, group_c = first // sizes.per_b, first // sizes.per_c
+    step, d, n = cell_axes(T)
+    input_step, input_d = input_axes(T)
+    cells = (d < end - first) & (n < N)
+    A_log2 = load(A + first * N + (d * N + n), cells, PADDED) * LOG2E
+    shift, skip = load_vector(bias, first, end, T), load_vector(D, first, end, T)
+    h = gl.zeros(A_log2.shape, gl.float32, ONE_STEP)
+    if states is not None:
+        chunk_start = (row * sizes.chunks + chunk) * sizes.channels + first
+        h = load(states + chunk_start * N + (d * N + n), cells, PADDED)
+    tiles = count_tiles(sizes, chunk, T, PADDED)
+    begin = (chunk * sizes.chunk).to(gl.int64)
+    next_x = load_channels(u, sizes, row, begin, first, end, PADDED, T)
+    next_raw = load_channels(delta, sizes, row, begin, first, end, PADDED, T)
+    next_b = load_states(B, sizes, row, begin, group_b, PADDED, N, T)
+    next_c = load_states(C, sizes, row, begin, group_c, PADDED, N, T)
+    for k in range(0, tiles):
+        x, raw, b, c = next_x.to(gl.float32), next_raw, next_b.to(gl.float32), next_c.to(gl.float32)
+        # load the next tile while this one is computed
+        following = begin
+        if k + 1 < tiles:
+            following = begin + STEPS
+        next_x = load_channels(u, sizes, row, following, first, end, PADDED, T)
+        next_raw = load_channels(delta, sizes, row, following, first, end, PADDED, T)
+        next_b = load_states(B, sizes, row, following, group_b, PADDED, N, T)
+        next_c = load_states(C, sizes, row, following, group_c, PADDED, N, T)
+        raw, dt = step_size(raw, shift, SOFTPLUS)
+        valid = step < sizes.length - begin
+        a = decay(dt, A_log2, cells, valid, T, PADDED)
+        drive = channels_to_cells(dt * x, T) * states_to_cells(b, T)
+        drive = apply_mask(drive, cells[None, :, :] & valid, PADDED)
+        all_h = drive
+        for i in gl.static_range(STEPS):
+            h = h * select_step(a, step, i) + select_step(drive, step, i)
+            all_h = gl.where(step == i, h[None, :, :], all_h)
+        y = sum_states(all_h * states_to_cells(c, T), T) + skip * x
+        tile_out = out + ((row * sizes.length + begin) * sizes.channels + first)
+        mask = input_mask(sizes, begin, first, end, T)
+        store(tile_out + (input_step * sizes.channels + input_d), y, mask, PADDED)
+        begin = following
+    if last is not None:  # noqa: SIM102  (decided when the kernel is compiled)
+        if chunk == sizes.chunks - 1:
+            row_start = row * sizes.channels + first
+            store(last + row_start * N + (d * N + n), h, cells, PADDED)
+
+
+@jit
+def gradient_kernel(
+    u, delta, A, B, C, D, bias, grad, states, carried, scratch, du, ddelta, dB, dC, sums, sizes,
+    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of all inputs, chunk by chunk.
+
+    For each chunk and block, the kernel recomputes h at the start of every tile into `scratch`, then
+    goes from the last tile to the first. With g = dL/dh_t:
 
         g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,
-        d(Δ·u) = Σ_n g·B_t,  dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ;
-        for Δ = dt_weight·dt_numbers:  d dt_numbers = Σ_d dΔ·dt_weight.
+        d(Δ·u) = Σ_n g·B_t,  dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ.
 
-    scratch is (programs, tiles per chunk, PADDED_N, BLOCK). du and, without dt_weight, ddelta are
-    (B, L, D). The buffer (B, blocks, L, `sizes.partial`) receives sums over a block's channels: dB,
-    dC and, with dt_weight, ddelta. The buffer (B, `sizes.sums`) receives sums over steps: dA
-    (D, N), ddt_weight (D, R), dbias (D,) and dD (D,). dt_weight, D, bias and their gradients may be
-    None.
+    `states` (B, chunks, D, N) holds the state before each chunk, or is None for 0. `carried`, of the
+    same shape, holds a·g of the first step after each chunk; the chunk's dA replaces it. scratch is
+    (programs, tiles per chunk, cells of a step). du and ddelta are (B, L, D). dB and dC (B, parts, L,
+    N) receive sums over the channels of a part. `sums` (B, chunks, 2, D) receives the other sums over
+    the steps of a chunk: of dbias and dD.
     """
-    row, first, d, channel_mask = program_channels(sizes, BLOCK)
-    n, step = tl.arange(0, PADDED_N).to(tl.int64), tl.arange(0, TILE)[:, None, None]
-    state_mask = channel_mask[None, :] & (n < N)[:, None]
-    A_block, weight, skip, shift = load_parameters(
-        dt_weight, A, D, bias, d, n, channel_mask, PADDED, N, R, PADDED_R
-    )
-    r = tl.arange(0, PADDED_R)[:, None].to(tl.int64)
-    program = row * tl.num_programs(1) + tl.program_id(1)
-    tile_states = (
-        scratch
-        + program * sizes.chunk * (PADDED_N * BLOCK)
-        + n[:, None] * BLOCK
-        + tl.arange(0, BLOCK)[None, :]
-    )
+    STEPS: tl.constexpr = T.steps
+    CHANNELS: tl.constexpr = T.channels
+    CELLS: tl.constexpr = T.channels * T.states
+    STATES: tl.constexpr = T.states
+    INPUTS: tl.constexpr = T.inputs
+    SUMS: tl.constexpr = gl.SliceLayout(0, T.inputs)
+    ONE_STEP: tl.constexpr = gl.SliceLayout(0, T.cells)
+    step, d, n = cell_axes(T)
+    input_step, input_d = input_axes(T)
+    matrix_step, matrix_n = matrix_axes(T)
+    parts = sizes.blocks // sizes.part_blocks
+    tile_states = scratch + gl.program_id(0).to(gl.int64) * (sizes.chunk // STEPS) * CELLS
+    tile_states = tile_states + (d * STATES + n)
+    for item in range(gl.program_id(0), sizes.items, gl.num_programs(0)):
+        part = item % parts
+        chunk = item // parts % sizes.chunks
+        row = (item // parts // sizes.chunks).to(gl.int64)
+        tiles = count_tiles(sizes, chunk, T, PADDED)
+        chunk_begin = (chunk * sizes.chunk).to(gl.int64)
+        for block in range(part * sizes.part_blocks, (part + 1) * sizes.part_blocks):
+            first, end = block_channels(sizes, block, T)
+            group_b, group_c = first // sizes.per_b, first // sizes.per_c
+            cells = (d < end - first) & (n < N)
+            A_log2 = load(A + first * N + (d * N + n), cells, PADDED) * LOG2E
+            shift, skip = load_vector(bias, first, end, T), load_vector(D, first, end, T)
+            chunk_start = (row * sizes.chunks + chunk) * sizes.channels + first
+            h = gl.zeros(A_log2.shape, gl.float32, ONE_STEP)
+            g = h  # between tiles, g holds a_(t+1)·g_(t+1)
+            da = h
+            if states is not None:
+                h = load(states + chunk_start * N + (d * N + n), cells, PADDED)
+                g = load(carried + chunk_start * N + (d * N + n), cells, PADDED)
+            next_x = load_channels(u, sizes, row, chunk_begin, first, end, PADDED, T)
+            next_raw = load_channels(delta, sizes, row, chunk_begin, first, end, PADDED, T)
+            next_b = load_states(B, sizes, row, chunk_begin, group_b, PADDED, N, T)
+            for tile in range(0, tiles - 1):
+                gl.store(tile_states + tile * CELLS, h)
+                x, raw, b = next_x.to(gl.float32), next_raw, next_b.to(gl.float32)
+                begin = chunk_begin + tile * STEPS
+                next_x = load_channels(u, sizes, row, begin + STEPS, first, end, PADDED, T)
+                next_raw = load_channels(delta, sizes, row, begin + STEPS, first, end, PADDED, T)
+                next_b = load_states(B, sizes, row, begin + STEPS, group_b, PADDED, N, T)
+                raw, dt = step_size(raw, shift, SOFTPLUS)
+                valid = step < sizes.length - begin
+                a = decay(dt, A_log2, cells, valid, T, PADDED)
+                drive = channels_to_cells(dt * x, T) * states_to_cells(b, T)
+                drive = apply_mask(drive, cells[None, :, :] & valid, PADDED)
+                for i in gl.static_range(STEPS):
+                    h = h * select_step(a, step, i) + select_step(drive, step, i)
 
-    g = tl.zeros((PADDED_N, BLOCK), tl.float32)  # between tiles, g holds a_(t+1)·g_(t+1)
-    da = g
-    dskip = tl.zeros((BLOCK,), tl.float32)
-    dshift, dweight = dskip, tl.zeros((PADDED_R, BLOCK), tl.float32)
-    chunks = (sizes.tiles + sizes.chunk - 1) // sizes.chunk
-    for k in range(0, chunks):
-        start = (chunks - 1 - k) * sizes.chunk
-        tiles = tl.minimum(sizes.chunk, sizes.tiles - start)
-        chunk = row * chunks + chunks - 1 - k
-        h = load(
-            states + (chunk * N + n[:, None]) * sizes.channels + d[None, :], state_mask, PADDED
-        )
-        tl.store(tile_states, h)
-        for tile in tl.range(0, tiles - 1, num_stages=STAGES):
-            t = tl.cast(start + tile, tl.int64) * TILE + tl.arange(0, TILE)
-            _, _, _, _, _, a, drive = load_tile(
-                u, delta, dt_weight, B, bias, A_block, weight, shift, sizes, row, first, t, d, n,
-                channel_mask, SOFTPLUS, PADDED, N, R, PADDED_R,
-            )  # fmt: skip
-            _, h = scan_tile(a, drive, h, step, TILE)
-            tl.store(tile_states + (tile + 1) * (PADDED_N * BLOCK), h)
-        tl.debug_barrier()  # a thread may load states that another thread has stored
+            dskip = gl.zeros((STEPS, CHANNELS), gl.float32, INPUTS)
+            dshift = dskip
+            next_h = h  # of the last tile; its inputs are loaded
+            begin = chunk_begin + (tiles - 1) * STEPS
+            next_c = load_states(C, sizes, row, begin, group_c, PADDED, N, T)
+            next_dy = load_channels(grad, sizes, row, begin, first, end, PADDED, T)
+            for from_end in range(0, tiles):
+                x, raw, dy = next_x.to(gl.float32), next_raw, next_dy.to(gl.float32)
+                b, c, h = next_b.to(gl.float32), next_c.to(gl.float32), next_h
+                # load the preceding tile while this one is computed
+                tile = gl.maximum(tiles - 2 - from_end, 0)
+                previous = chunk_begin + tile * STEPS
+                next_x = load_channels(u, sizes, row, previous, first, end, PADDED, T)
+                next_raw = load_channels(delta, sizes, row, previous, first, end, PADDED, T)
+                next_dy = load_channels(grad, sizes, row, previous, first, end, PADDED, T)
+                next_b = load_states(B, sizes, row, previous, group_b, PADDED, N, T)
+                next_c = load_states(C, sizes, row, previous, group_c, PADDED, N, T)
+                next_h = gl.load(tile_states + tile * CELLS)
 
-        for from_end in tl.range(0, tiles, num_stages=STAGES):
-            tile = tiles - 1 - from_end
-            t = tl.cast(start + tile, tl.int64) * TILE + tl.arange(0, TILE)
-            valid_steps = t < sizes.length
-            row_mask = valid_steps[:, None] & channel_mask[None, :]
-            column_mask = valid_steps[:, None] & (n < N)[None, :]
-            valid_cells = state_mask[None, :, :] & valid_steps[:, None, None]
-            x, raw, dt, dt_numbers, b, a, drive = load_tile(
-                u, delta, dt_weight, B, bias, A_block, weight, shift, sizes, row, first, t, d, n,
-                channel_mask, SOFTPLUS, PADDED, N, R, PADDED_R,
-            )  # fmt: skip
-            c = load_group_tensor(C, row, first // sizes.per_c, t, n, column_mask, PADDED)
-            dy = load_channel_tensor(grad, row, t, d, row_mask, PADDED)
-            h_before, _ = scan_tile(
-                a, drive, tl.load(tile_states + tile * (PADDED_N * BLOCK)), step, TILE
-            )
-            decayed_h = a * h_before
-            h_after = decayed_h + drive
-            offsets = (program * sizes.length + t[:, None]) * sizes.partial + n[None, :]
-            dc_terms = apply_mask(dy[:, None, :] * h_after, valid_cells, PADDED)
-            store(dC + offsets, tl.sum(dc_terms, 2), column_mask, PADDED)
-            all_g, g = scan_tile_backward(
-                a, apply_mask(dy[:, None, :] * c, valid_cells, PADDED), g, step, TILE
-            )
-            db_terms = all_g * (dt * x)[:, None, :]
-            store(dB + offsets, tl.sum(db_terms, 2), column_mask, PADDED)
-            ga = apply_mask(all_g * decayed_h, valid_cells, PADDED)
-            da += tl.sum(ga * dt[:, None, :], 0)
-            ddrive = tl.sum(all_g * b, 1)
-            dx, ddt = ddrive * dt, tl.sum(ga * A_block[None, :, :], 1) + ddrive * x
-            if SOFTPLUS:
-                ddt *= sigmoid(raw)
-            if D is not None:
-                dx += dy * skip[None, :]
-                dskip += tl.sum(dy * x, 0)
-            ddt = apply_mask(ddt, row_mask, PADDED)
-            dshift += tl.sum(ddt, 0)
-            offsets_bld = (row * sizes.length + t[:, None]) * sizes.channels + d[None, :]
-            store(du + offsets_bld, dx, row_mask, PADDED)
-            if dt_weight is None:
-                store(ddelta + offsets_bld, ddt, row_mask, PADDED)
-            else:
-                pointers = ddelta + (program * sizes.length + t[None, :]) * sizes.partial + r
-                ddt_numbers = tl.sum(ddt[None, :, :] * weight[:, None, :], 2)
-                tl.store(pointers, ddt_numbers, mask=(r < R) & valid_steps[None, :])
-                dweight += tl.sum(tl.trans(dt_numbers)[:, :, None] * ddt[:, None, :], 0)
-        tl.debug_barrier()  # wait before the next chunk overwrites the states
+                raw, dt = step_size(raw, shift, SOFTPLUS)
+                valid = step < sizes.length - begin
+                valid_cells = cells[None, :, :] & valid
+                a = decay(dt, A_log2, cells, valid, T, PADDED)
+                x_cells, dt_cells = channels_to_cells(dt * x, T), channels_to_cells(dt, T)
+                dy_cells, b_cells = channels_to_cells(dy, T), states_to_cells(b, T)
+                drive = apply_mask(x_cells * b_cells, valid_cells, PADDED)
+                dy_c = apply_mask(dy_cells * states_to_cells(c, T), valid_cells, PADDED)
+                h_before = drive
+                h_after = drive
+                for i in gl.static_range(STEPS):
+                    h_before = gl.where(step == i, h[None, :, :], h_before)
+                    h = h * select_step(a, step, i) + select_step(drive, step, i)
+                    h_after = gl.where(step == i, h[None, :, :], h_after)
+                dc_tile = sum_channels(apply_mask(dy_cells * h_after, valid_cells, PADDED), T)
+                all_g = dy_c
+                ga = dy_c
+                for k in gl.static_range(STEPS):
+                    g += select_step(dy_c, step, STEPS - 1 - k)
+                    all_g = gl.where(step == STEPS - 1 - k, g[None, :, :], all_g)
+                    g *= select_step(a, step, STEPS - 1 - k)
+                    ga = gl.where(step == STEPS - 1 - k, g[None, :, :], ga)
+                ga = apply_mask(ga * h_before, valid_cells, PADDED)
+                da += gl.sum(ga * dt_cells, 0)
+                db_tile = sum_channels(apply_mask(all_g * x_cells, valid_cells, PADDED), T)
+                ddrive = sum_states(all_g * b_cells, T)
+                ddt = sum_states(ga * (A_log2 * (1 / LOG2E))[None, :, :], T) + ddrive * x
 
-    sums = row * sizes.sums
-    store(dA + sums + (d[None, :] * N + n[:, None]), da, state_mask, PADDED)
-    if dt_weight is not None:
-        tl.store(
-            ddt_weight + sums + d[None, :] * R + r, dweight, mask=channel_mask[None, :] & (r < R)
-        )
-    if bias is not None:
-        store(dbias + sums + d, dshift, channel_mask, PADDED)
-    if D is not None:
-        store(dD + sums + d, dskip, channel_mask, PADDED)
-
-
-# With TRITON_INTERPRET=1 the kernels run in NumPy, on the CPU.
-INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)
+                mask, state_mask = input_mask(sizes, begin, first, end, T), matrix_mask(sizes, begin, N, T)
+                # add the sums of the part's blocks before this one
+                earlier = state_mask & (block > part * sizes.part_blocks)
+                offsets = ((row * parts + part) * sizes.length + begin) * N
+                offsets = offsets + (matrix_step * N + matrix_n)
+                dc_tile += load(dC + offsets, earlier, True)
+                db_tile += load(dB + offsets, earlier, True)
+                store(dC + offsets, dc_tile, state_mask, PADDED)
+                store(dB + offsets, db_tile, state_mask, PADDED)
+                if SOFTPLUS:
+                    ddt *= sigmoid(raw)
+                ddt = apply_mask(ddt, mask, PADDED)
+                dshift += ddt
+                dskip += dy * x
+                tile_start = (row * sizes.length + begin) * sizes.channels + first
+                offsets = input_step * sizes.channels + input_d
+                store(du + tile_start + offsets, ddrive * dt + dy * skip, mask, PADDED)
+                store(ddelta + tile_start + offsets, ddt, mask, PADDED)
+                begin = previous
+            store(carried + chunk_start * N + (d * N + n), da, cells, PADDED)
+            sum_d = gl.arange(0, CHANNELS, layout=SUMS)
+            chunk_sums = sums + (row * sizes.chunks + chunk) * 2 * sizes.channels + first + sum_d
+            sum_mask = sum_d < end - first
+            store(chunk_sums, gl.sum(dshift, 0), sum_mask, PADDED)
+            store(chunk_sums + sizes.channels, gl.sum(dskip, 0), sum_mask, PADDED)

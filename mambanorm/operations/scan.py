@@ -90,8 +90,8 @@ def low_rank_scan(
 ) -> Any:
     """Compute the scan of a Mamba block, Δ = softplus(dt·dt_weightᵀ + dt_bias), A = −exp(A_log).
 
-    The equations are those of `selective_scan`. If the scan runs on the CPU in float32, or with
-    Triton, the kernel computes Δ and never stores it.
+    The equations are those of `selective_scan`. If the scan runs on the CPU in float32, the kernel
+    computes Δ and never stores it.
 
     Args:
         u: (B, L, E).

@@ -33,9 +33,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 if obstacle(DEVICE) is None:
-    from mambanorm.kernels import scan_triton, scan_triton_loops
+    from mambanorm.kernels import gluon, scan_triton
     from mambanorm.kernels.conv_triton import conv_silu_triton
     from mambanorm.kernels.scan_triton import Plan
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(request, monkeypatch):
+    """Make chunks of 4 to 16 steps, so that short sequences have several."""
+    if "chunks_divide" not in request.node.name:
+        monkeypatch.setattr(scan_triton, "CHUNK", 8)
 
 
 def on_device(arguments):
@@ -78,7 +85,7 @@ def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
 SIZES = [
     *(
         dict(batch=1, channels=3, length=length) for length in (1, 3, 5, 8, 9, 17, 33, 41)
-    ),  # chunks of 4 to 32, then of 8
+    ),
     *(
         dict(batch=batch, channels=channels, length=6)
         for batch, channels in ((1, 1), (3, 2), (1, 16), (2, 17))
@@ -204,17 +211,36 @@ def test_lanes_beyond_the_inputs_read_nothing_and_every_buffer_is_written_before
 # -------------------------------------------------------------------------------- layout and memory
 
 
-def test_blocks_are_narrower_where_the_batch_leaves_a_gpu_idle():
-    assert Plan(64, 1024, 512, 16).block == 32
-    assert Plan(8, 1024, 512, 16).block == 16
-    assert Plan(8, 1024, 5, 16).block == 8
-    assert Plan(64, 1024, 768, 16, groups_b=32).block == 32  # 24 channels a group
+def test_chunks_divide_the_sequence_where_they_can():
+    lengths = {1: 4, 40: 40, 64: 64, 500: 100, 784: 56, 1024: 64, 1009: 64, 2048: 64, 8192: 128}
+    for length, chunk in lengths.items():
+        assert Plan(1, length, 64, 16).chunk == chunk
+    assert not Plan(1, 784, 64, 16).is_padded(Plan(1, 784, 64, 16).tile(4))
+    assert Plan(1, 1009, 64, 16).is_padded(Plan(1, 1009, 64, 16).tile(4))
+
+
+@pytest.mark.parametrize("state_size", [1, 2, 3, 16, 33, 64, 256])
+def test_all_threads_of_a_tile_hold_different_cells(state_size):
+    tile = Plan(1, 64, 4096, state_size).tile(2)
+    threads = 32 * math.prod(tile.cells.warps_per_cta)
+    cells = tile.channels * tile.states
+    assert cells % threads == 0
+    assert tile.states >= state_size
+    assert math.prod(tile.cells.threads_per_warp) == 32
+    # all steps and 16 cells of each step belong to one thread, more only for very large N
+    assert tile.cells.size_per_thread[0] == 2
+    assert cells // threads == max(16, tile.states // 16)
+
+
+def test_blocks_stay_inside_a_group_and_partial_sums_are_few_where_the_gpu_is_busy():
     for plan in (Plan(1, 1, 96, 16, 2, 3), Plan(64, 9, 105, 3, 5, 3)):
-        assert plan.blocks * plan.block >= plan.channels
-        assert (
-            plan.blocks % (plan.groups_b * plan.groups_c // math.gcd(plan.groups_b, plan.groups_c))
-            == 0
-        )
+        tile = plan.tile(2)
+        per_group, blocks = plan.blocks(tile)
+        assert per_group * tile.channels >= plan.group_channels
+        assert blocks % math.lcm(plan.groups_b, plan.groups_c) == 0
+    for batch, part_blocks in ((64, 4), (1, 1)):
+        plan = Plan(batch, 1024, 128, 16, multiprocessors=132)
+        assert plan.part_blocks(plan.tile(2)) == part_blocks
 
 
 # ---------------------------------------------------------------------------------------- gradients
@@ -257,15 +283,15 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
     Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to
     2^-8 each, because Triton's interpreter truncates and a GPU rounds: 5 % in all.
     """
-    seen, ours = {}, scan_triton.low_rank_scan_triton
+    seen, ours = {}, scan_triton.scan_triton
 
-    def spy(u, dt, B, C, dt_weight, dt_bias, A_log, D, **options):
-        named = dict(u=u, dt=dt, B=B, C=C, dt_weight=dt_weight, dt_bias=dt_bias, A_log=A_log, D=D)
+    def spy(u, delta, A, B, C, D, delta_bias, *options):
+        named = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, delta_bias=delta_bias)
         seen.update({name: value.dtype for name, value in named.items()})
-        return ours(u, dt, B, C, dt_weight, dt_bias, A_log, D, **options)
+        return ours(u, delta, A, B, C, D, delta_bias, *options)
 
     monkeypatch.setattr(layers, "conv_silu", conv_silu_triton)
-    monkeypatch.setattr(scan_triton, "low_rank_scan_triton", spy)
+    monkeypatch.setattr(scan_triton, "scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
     x = torch.randn(2, 5, 8, device=DEVICE)
@@ -274,7 +300,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):
             y = block(x)
         results.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
-    low = {"u", "dt", "B", "C"}
+    low = {"u", "delta", "B", "C"}
     assert low < seen.keys()
     assert seen == {name: torch.bfloat16 if name in low else torch.float32 for name in seen}
     for full, half in zip(*results, strict=True):
@@ -282,7 +308,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         assert error(half.detach(), full.detach().double()) < 0.05
 
 
-# ----------------------------------------------------------------------- the scan from Δ's low rank
+# ---------------------------------------------------------- comparison with a twin, any operation
 # The last place of bfloat16. A cast is off by half of it; in Triton's interpreter, which truncates,
 # by all of it.
 BFLOAT_ULP = 2**-7
@@ -327,44 +353,6 @@ def assert_equals_twin(kernel, twin, inputs, dtype, bound, lay_out=lambda x: x):
     errors = {name: float((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-3))
               for name, value in theirs.items()}  # fmt: skip
     assert max(errors.values()) <= bound, errors
-
-
-def low_scan(**named):
-    return low_rank_scan(**named, backend="triton")
-
-
-def low_twin(**named):
-    """Compute Δ first, in float64."""
-    return low_rank_scan(**named, backend="reference")
-
-
-def low_inputs(batch, length, channels, size, rank, groups=1):
-    shapes = dict(
-        u=(batch, length, channels),
-        dt=(batch, length, groups, rank),
-        B=(batch, length, groups, size),
-        C=(batch, length, groups, size),
-        dt_weight=(channels, rank),
-        dt_bias=(channels,),
-        A_log=(channels, size),
-        D=(channels,),
-    )
-    return {name: sample(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
-
-
-@pytest.mark.parametrize(
-    ("batch", "length", "channels", "size", "rank", "groups"),
-    [
-        (1, 1, 1, 1, 1, 1),
-        (2, 7, 5, 3, 3, 1),
-        (1, 8, 16, 4, 4, 1),
-        (1, 37, 18, 2, 5, 1),
-        (2, 9, 12, 4, 2, 3),
-    ],
-)
-def test_the_scan_makes_delta_from_its_low_rank(batch, length, channels, size, rank, groups):
-    inputs = low_inputs(batch, length, channels, size, rank, groups)
-    assert_equals_twin(low_scan, low_twin, inputs, torch.float32, 1e-5)
 
 
 # -------------------------------------------------------------------------------------- convolution
@@ -420,13 +408,13 @@ CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
 @pytest.mark.parametrize(
     ("mamba_ssm", "triton", "chosen"),
     [
-        (True, True, "mamba_ssm"),
+        (True, True, "triton"),
         (True, False, "mamba_ssm"),
         (False, True, "triton"),
         (False, False, "reference"),
     ],
 )
-def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(
+def test_cuda_takes_triton_then_mamba_ssm_then_the_reference(
     mamba_ssm, triton, chosen, monkeypatch
 ):
     monkeypatch.setattr(backends, "mamba_ssm", lambda: mamba_ssm or None)
@@ -445,7 +433,7 @@ def test_triton_says_why_it_cannot_run(monkeypatch, no_cached_obstacle):
         ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"
     ):
         selective_scan(**leaves(example(length=3), torch.float64), backend="triton")
-    monkeypatch.setattr(scan_triton_loops, "INTERPRETED", False)
+    monkeypatch.setattr(gluon, "INTERPRETED", False)
     with pytest.raises(
         ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"
     ):
@@ -454,9 +442,9 @@ def test_triton_says_why_it_cannot_run(monkeypatch, no_cached_obstacle):
         assert re.search("cannot start here.*C compiler", obstacle("cuda"), re.DOTALL)
     obstacle.cache_clear()
     monkeypatch.setitem(sys.modules, "triton", None)  # then importing it raises ImportError
-    monkeypatch.delitem(sys.modules, "mambanorm.kernels.scan_triton_loops")
+    monkeypatch.delitem(sys.modules, "mambanorm.kernels.gluon")
     with pytest.raises(
-        ValueError, match="needs the package triton, which cannot be imported.*pip install triton"
+        ValueError, match="needs the package triton, which cannot be imported.*pip install 'triton"
     ):
         selective_scan(**example(length=3), backend="triton")
 
@@ -482,15 +470,15 @@ triton.runtime.driver.set_active(Driver())
 compiled = []
 from mambanorm.kernels import conv_triton, scan_triton
 for module in (scan_triton, conv_triton):
-    module.forward_kernel = Recorder(module.forward_kernel)
-    module.backward_kernel = Recorder(module.backward_kernel)
+    for name in [name for name in vars(module) if name.endswith("_kernel")]:
+        setattr(module, name, Recorder(getattr(module, name)))
 """
 
 KERNELS = """
 import re, subprocess, tempfile
 from pathlib import Path
 from tests.mambanorm.operations.test_scan import example, leaves
-from tests.mambanorm.kernels.test_scan_triton import conv_inputs, low_inputs
+from tests.mambanorm.kernels.test_scan_triton import conv_inputs
 from triton.backends import nvidia
 
 def spilled(kernel):  # bytes of registers
@@ -502,6 +490,7 @@ def spilled(kernel):  # bytes of registers
         usage = subprocess.run(command, capture_output=True, text=True).stdout
     return int(re.search("STACK:(\\d+)", usage)[1])
 
+scan_triton.CHUNK = 8  # several chunks
 forms = [dict(b=2, c=1, channels=64, size=16), dict(size=1, channels=1, length=1)]
 forms += [dict(skip=False, bias=False, softplus=False), dict(batch=40, channels=256, size=64)]
 capability = 90
@@ -511,26 +500,25 @@ for form, dtype in zip(forms, (torch.float32, torch.bfloat16, torch.float16, tor
     scan_triton.scan_triton(**arguments)[0].sum().backward()
 print(*(len(kernel.asm["cubin"]) > 1000 for kernel in compiled))
 compiled.clear()
-whole, odd = (40, 24, 128, 16, 4), (40, 7, 24, 3, 5)  # rows, steps, channels, states, rank
-bfloat16 = torch.bfloat16
-cases = (80, whole, bfloat16), (90, whole, bfloat16), (90, odd, torch.float32)
-for capability, shape, dtype in cases:
-    dtypes = dict.fromkeys(("u", "dt", "B", "C", "x"), dtype)  # the parameters stay in float32
-    def leaves_of(inputs):
-        return {k: v.to(dtypes.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
-    scan_triton.low_rank_scan_triton(**leaves_of(low_inputs(*shape)))[0].sum().backward()
-    conv_triton.conv_silu_triton(**leaves_of(conv_inputs(*shape[:3], 4))).sum().backward()
+block = dict(batch=40, length=32, channels=128, gate=False)
+for capability, size in ((80, 16), (90, 16), (90, 64)):
+    arguments = leaves(example(**block, size=size), torch.bfloat16)
+    del arguments["z"]
+    scan_triton.scan_triton(**arguments)[0].sum().backward()
+    x = {k: v.bfloat16().requires_grad_() for k, v in conv_inputs(40, 32, 128, 4).items()}
+    conv_triton.conv_silu_triton(**x).sum().backward()
 for kernel in compiled:
-    print(f"sm_{kernel.metadata.target.arch}", spilled(kernel), kernel.metadata.shared < 48000,
-          "mma" in kernel.asm["ptx"])
+    print(kernel.name, f"sm_{kernel.metadata.target.arch}", spilled(kernel),
+          kernel.metadata.shared < 48000, "mma" in kernel.asm["ptx"])
 """
 
 
-def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp_path):
+def test_the_kernels_compile_for_nvidia_gpus_and_spill_little_at_the_sizes_of_a_block(tmp_path):
     """The interpreter accepts code that the compiler refuses; the compiler needs no GPU.
 
-    A separate process compiles the kernels to machine code and never starts them. At the sizes of a
-    block, nothing may become a matrix product, which would be in TF32.
+    A separate process compiles the kernels to machine code and never starts them. Nothing may
+    become a matrix product, which would be in TF32. Only the kernel of the gradients spills: it is
+    fastest with all 255 registers of a thread and some numbers outside of them.
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     path = os.pathsep.join([str(ROOT), *sys.path])
@@ -539,11 +527,11 @@ def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     every_form, *lines = done.stdout.splitlines()
-    assert every_form.split() == ["True"] * 8
+    # one chunk needs two kernels, several need six
+    assert every_form.split() == ["True"] * 20
     kernels = [line.split() for line in lines]
-    # scan and convolution, forward and backward
-    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + ["sm_90"] * 8
-    # bytes; Triton 3.6 spills 8, 3.7 none
-    assert all(int(spilled) <= 16 for _, spilled, _, _ in kernels), lines
-    assert all(fits == "True" for _, _, fits, _ in kernels), lines
-    assert all(uses_mma == "False" for _, _, _, uses_mma in kernels), lines
+    # six of the scan and two of the convolution
+    assert [arch for _, arch, *_ in kernels] == ["sm_80"] * 8 + ["sm_90"] * 16
+    for name, _, spilled, fits, uses_mma in kernels:
+        assert int(spilled) <= (256 if name == "gradient_kernel" else 0), lines  # bytes
+        assert (fits, uses_mma) == ("True", "False"), lines
