@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
-.PHONY: study test lab setup bench notebooks lint clean help
+.PHONY: study test test-gpu lab setup bench notebooks lint clean help
 .PRECIOUS: .venv/installed-%
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make study   install, execute every notebook on trained models beside runs of your own, write reports/evening/index.html"
 	@echo "make test    install, run every test and every notebook (at scale smoke)"
+	@echo "make test-gpu  run the tests of the GPU (tests/gpu) with PYTHON, which has torch for CUDA; installs nothing"
 	@echo "make lab     install, open the notebooks in JupyterLab"
 	@echo "make setup   install what make study needs"
 	@echo "make bench   install, measure scan, step and norms beside their peers (12 minutes)"
@@ -33,6 +34,13 @@ test: export OMP_WAIT_POLICY ?= passive
 test: .venv/installed-dev
 	$(BIN)/python -m mambanorm.kernels.warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
+
+# no installation: `make test` installs torch for the CPU, so this takes a Python that has torch for CUDA, triton, pytest and
+# pytest-xdist, and imports the packages from here. `make test-gpu MAMBANORM_TEST_DEVICE=cpu` tries the tests without a GPU
+test-gpu: export MAMBANORM_TEST_DEVICE := cuda
+test-gpu: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+test-gpu:
+	$(PYTHON) -m pytest -n 8 --dist worksteal -rs --durations 10 tests/gpu
 
 # the committed notebooks, executed in place
 notebooks: setup

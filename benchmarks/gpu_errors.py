@@ -136,10 +136,12 @@ def conv(inputs: dict[str, Tensor], backend: str) -> Tensor:
 
 
 def kernel_error(
-    kernel: Callable[[dict[str, Tensor], str], Tensor], make_inputs: Callable[[], dict[str, Tensor]]
+    kernel: Callable[[dict[str, Tensor], str], Tensor],
+    make_inputs: Callable[[], dict[str, Tensor]],
+    backend: str = "triton",
 ) -> dict:
-    """Return the row of `kernel(inputs, "triton")` against `kernel(inputs, "reference")` in
-    float64. Raise ErrorTooLarge above the limit.
+    """Return the row of `kernel(inputs, backend)` against `kernel(inputs, "reference")` in float64.
+    Raise ErrorTooLarge above the limit.
     """
     inputs = make_inputs()
     exact_inputs = {
@@ -152,14 +154,19 @@ def kernel_error(
         return relative_errors(kernel(inputs, backend), leaves, exact, exact_leaves)
 
     in_float32 = inputs["u"].dtype == torch.float32
-    return check_errors(errors("triton"), None if in_float32 else errors("reference"))
+    return check_errors(errors(backend), None if in_float32 else errors("reference"))
 
 
 def block_error(
-    make_block: Callable[..., nn.Module], x: Tensor, device: torch.device, dtype: torch.dtype
+    make_block: Callable[..., nn.Module],
+    x: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: str = "triton",
 ) -> dict:
-    """Return the row of a block in training: parameters in float32, bfloat16 by autocast. Raise
-    ErrorTooLarge above the limit.
+    """Return the row of a block in training against the same block in float64 on the CPU.
+
+    Parameters are in float32; bfloat16 is by autocast. Raise ErrorTooLarge above the limit.
     """
     torch.manual_seed(0)
     block = make_block(scan_backend="reference")
@@ -175,7 +182,7 @@ def block_error(
         exact_leaves = [exact_leaf, *exact_model.parameters()]
         return relative_errors(result, leaves, exact_model(exact_leaf), exact_leaves)
 
-    return check_errors(errors("triton"), None if in_float32 else errors("reference"))
+    return check_errors(errors(backend), None if in_float32 else errors("reference"))
 
 
 def relative_errors(

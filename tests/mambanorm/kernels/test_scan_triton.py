@@ -1,7 +1,7 @@
 """Claims about the Triton scan and convolution: the kernels equal the reference in every form.
 
-Without a GPU the kernels run in Triton's interpreter (conftest.py requests it), one operation at a
-time in NumPy, so the sizes are small. With a GPU the same tests run on it.
+The kernels run in Triton's interpreter (tests/conftest.py requests it), one operation at a time in
+NumPy, so the sizes are small. With MAMBANORM_TEST_DEVICE=cuda the same tests run on the GPU.
 
 Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for
 the equations.
