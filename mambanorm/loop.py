@@ -13,10 +13,13 @@ same batches and can be compared in pairs.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from mambanorm.kernels.graph_step import graphed
 
 Batch = TypeVar("Batch")
 
@@ -31,6 +34,7 @@ def fit(
     curve: list[dict[str, Any]],
     callbacks: Sequence[Callable[[int], object]] = (),
     clip: float = math.inf,
+    cuda_graph: bool = False,
 ) -> Batch | None:
     """Train the model, one step per batch. Return None, or the batch on which training diverged.
 
@@ -45,32 +49,43 @@ def fit(
         and lr.
     callbacks: called with the step number after each step; a true return value ends training.
     clip: a gradient with a larger L2 norm is scaled down to this norm.
+    cuda_graph: replay the steps as CUDA graphs (kernels/graph_step.py). `loss_of` must then compute
+        the same for every step, and a batch must be a tuple of CUDA tensors of constant shapes.
+        If something is in the way, a warning says what, and the steps are not replayed.
     """
     parameters = list(model.parameters())  # outside the loop: parameters() visits all modules
-    for step, batch in enumerate(batches, start=len(curve) + 1):
-        lr = lr_of(step)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        if not model.training:  # before the first step and after an evaluation
-            model.train()
+
+    def backward_pass(batch: Batch, step: int) -> tuple[list[Tensor], Tensor]:
         optimizer.zero_grad()
         parts = []
         for part in loss_of(model, batch, step):
             part.backward()
             parts.append(part.detach())
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        total_norm = nn.utils.get_total_norm(gradients)
-        loss, grad_norm = sum(part.item() for part in parts), float(total_norm)
-        curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": lr})
-        # large finite gradients can have an infinite norm, so check each gradient in that case
-        are_finite = math.isfinite(grad_norm) or all(bool(g.isfinite().all()) for g in gradients)
-        if not (math.isfinite(loss) and are_finite):
-            return batch
+        return parts, nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+    def optimizer_step(lr: float | Tensor, total_norm: Tensor) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
         if clip < math.inf:
             nn.utils.clip_grads_with_norm_(parameters, clip, total_norm)
         optimizer.step()
-        stop = [callback(step) for callback in callbacks]  # a list, so that all are called
-        if any(stop):
+
+    functions = backward_pass, optimizer_step
+    backward, update = graphed(model, optimizer, *functions) if cuda_graph else functions
+    for step, batch in enumerate(batches, start=len(curve) + 1):
+        lr = lr_of(step)
+        if not model.training:  # before the first step and after an evaluation
+            model.train()
+        parts, total_norm = backward(batch, step)
+        loss, grad_norm = sum(part.item() for part in parts), float(total_norm)
+        curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": lr})
+        # large finite gradients can have an infinite norm, so check each gradient in that case
+        gradients = (p.grad for p in parameters if p.grad is not None)
+        are_finite = math.isfinite(grad_norm) or all(bool(g.isfinite().all()) for g in gradients)
+        if not (math.isfinite(loss) and are_finite):
+            return batch
+        update(lr, total_norm)
+        if any([callback(step) for callback in callbacks]):  # a list, so that all are called
             break
     return None
 
@@ -79,20 +94,19 @@ def fit(
 
 
 def batch_order(seed: int, rows: int, batch_size: int, steps: int) -> Iterator[Tensor]:
-    """Yield the row indices of each of `steps` batches, drawn from `rows` rows.
+    """Return an iterator over the row indices of `steps` batches, drawn from `rows` rows.
 
     The rows are shuffled anew for each epoch, with random numbers from the seed. The incomplete
     last batch of an epoch is dropped. If batch_size exceeds `rows`, every batch contains all rows.
     """
-    generator = torch.Generator().manual_seed(seed)
-    size, step = min(batch_size, rows), 0
-    while step < steps:
-        order = torch.randperm(rows, generator=generator)
-        for batch in order[: rows - rows % size].split(size):
-            if step == steps:
-                return
-            step += 1
-            yield batch
+    generator, size = torch.Generator().manual_seed(seed), min(batch_size, rows)
+
+    def endless_epochs() -> Iterator[Tensor]:
+        while True:
+            order = torch.randperm(rows, generator=generator)
+            yield from order[: rows - rows % size].split(size)
+
+    return islice(endless_epochs(), steps)
 
 
 # --------------------------------------------------------------------- optimizer and learning rate

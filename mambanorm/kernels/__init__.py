@@ -7,6 +7,7 @@
     scan_cpu.py            selective scan on the CPU; its loops are in scan_cpu_loops.py
     scan_triton.py         selective scan on a GPU, in Triton; its loops: scan_triton_loops.py
     gluon.py               Triton's language with explicit layouts, also for Triton's interpreter
+    graph_step.py          replays a training step on a GPU as CUDA graphs
     conv_gate.py           convolution with SiLU, and the gate y·SiLU(z), on the CPU
     conv_triton.py         causal convolution with SiLU on a GPU, in Triton
     norm.py                on the CPU: norms of single positions, norms along the sequence, and

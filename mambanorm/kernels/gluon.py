@@ -1,7 +1,7 @@
 """Triton's language with explicit layouts (Gluon), which also runs in Triton's interpreter.
 
-A layout says which thread holds which element of a tensor. The interpreter computes whole tensors in
-NumPy, so there layouts have no meaning and are ignored.
+A layout says which thread holds which element of a tensor. The interpreter computes whole tensors
+in NumPy, so there layouts have no meaning and are ignored.
 """
 
 import triton
@@ -15,7 +15,7 @@ INTERPRETED = not isinstance(tl.cdiv, triton.JITFunction)
 
 
 class _Interpreted:
-    """Gluon's functions in terms of `triton.language`, which the interpreter replaces by its own."""
+    """Gluon's functions in terms of `triton.language`, whose functions the interpreter replaces."""
 
     BlockedLayout, SliceLayout = BlockedLayout, SliceLayout
 

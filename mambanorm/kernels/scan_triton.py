@@ -6,25 +6,25 @@ How it works. The sequence is cut into chunks, and every program computes one ch
 has enough programs. Forward, three kernels run:
 
 1. `ends_kernel` computes h at the end of each chunk as if h were 0 before it, and Σ Δ of the chunk.
-2. `join_kernel` goes from chunk to chunk: h = exp(A·Σ Δ)·h + end. It gives h before each chunk.
+2. `join_kernel` goes from chunk to chunk, h = exp(A·Σ Δ)·h + end, and gives h before each chunk.
 3. `output_kernel` computes the outputs of each chunk from h before it.
 
-Backward, the same two kernels run from right to left for the gradient g = dL/dh after each chunk.
+Backward, the first two kernels run from right to left for the gradient g = dL/dh after each chunk.
 Then `gradient_kernel` recomputes h inside each chunk, tile by tile, and goes through the tiles from
-right to left. No tensor of B·L·D·N numbers is stored: h and g are stored once per chunk. There are no
-atomic additions, so the same inputs give the same bits.
+right to left. No tensor of B·L·D·N numbers is stored: h and g are stored once per chunk. There are
+no atomic additions, so the same inputs give the same bits.
 
 Why. The scan has B·L·D·N cells, one per step, channel and state index. A cell takes 5 exponentials,
-one per kernel that computes it and two in `gradient_kernel`, and about 60 instructions. A scan that is
-sequential over time needs only 3 exponentials, but it has too few programs, and they wait for each
-other's loads: it took twice the time of this one on an H200 (benchmarks/results/gpu.md).
+one per kernel that computes it and two in `gradient_kernel`, and about 60 instructions. A scan that
+is sequential over time needs only 3 exponentials, but it has too few programs, and each of them
+waits for its loads: it took more than twice the time on an H200 (benchmarks/results/gpu.md).
 
-What decides the speed is how the cells of a tile lie in threads (`Plan.tile`). All steps of a cell
-belong to one thread. A thread has CELLS cells, of several channels and several states, so that sums
-over channels (dB, dC) and over states (out, du, dΔ) are mostly sums inside a thread. The lanes of a
-warp share what remains of both. A warp has 8 channels or a multiple; further warps have further
-states. The next tile is loaded while the current tile is computed. The compiler keeps everything in
-registers, up to 255 per thread, so that 8 warps run at the same time on each multiprocessor.
+The distribution of the cells of a tile to threads decides the speed (`Plan.tile`). All steps of a
+cell belong to one thread. A thread has CELLS cells of each step, of several channels and states, so
+that sums over channels (dB, dC) and over states (out, du, dΔ) are mostly sums inside a thread. The
+lanes of a warp have further channels and states, and further warps have further states. The next
+tile is loaded while the current tile is computed. The compiler keeps nearly everything in up to 255
+registers per thread, so that 8 warps run at the same time on each multiprocessor.
 
 Glossary and source: scan_cpu.py.
 """
@@ -223,7 +223,8 @@ def _group_tensor(m):
 def _states_between_chunks(inputs, plan, is_reversed, x, matrix):
     """Return h before each chunk (B, chunks, D, N), computed from x = u and matrix = B.
 
-    If `is_reversed`, return a·g of the first step after each chunk, from x = dL/dout and matrix = C.
+    If `is_reversed`, return a·g of the first step after each chunk, from x = dL/dout and
+    matrix = C.
     """
     tile = plan.tile(FORWARD_STEPS)
     sizes = plan.sizes(tile)._replace(per_b=plan.channels // matrix.shape[1])
@@ -232,8 +233,8 @@ def _states_between_chunks(inputs, plan, is_reversed, x, matrix):
     totals = inputs.A.new_empty(plan.batch, plan.chunks, plan.channels)
     ends_kernel[(plan.batch * plan.chunks * sizes.blocks,)](
         _channel_tensor(x), _channel_tensor(inputs.delta), inputs.A, _group_tensor(matrix),
-        inputs.bias, ends, totals, sizes, is_reversed, inputs.softplus, plan.is_padded(tile), N, tile,
-        num_warps=warps(tile),
+        inputs.bias, ends, totals, sizes, is_reversed, inputs.softplus, plan.is_padded(tile), N,
+        tile, num_warps=warps(tile),
     )  # fmt: skip
     layout = BlockedLayout([1], [32], [JOIN_CELLS // 32], [0])
     join_kernel[-(-N * plan.channels // JOIN_CELLS), plan.batch](
@@ -257,8 +258,8 @@ def forward_pass(inputs, plan, want_last):
         tile = plan.tile(FORWARD_STEPS)
         sizes = plan.sizes(tile)
         output_kernel[(plan.batch * plan.chunks * sizes.blocks,)](
-            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D, bias,
-            out, states, last, sizes, softplus, plan.is_padded(tile), plan.state_size, tile,
+            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D,
+            bias, out, states, last, sizes, softplus, plan.is_padded(tile), plan.state_size, tile,
             num_warps=warps(tile),
         )  # fmt: skip
     return out, states, last
@@ -288,9 +289,9 @@ def backward_pass(inputs, plan, grad, states):
         else:
             after = _states_between_chunks(inputs, plan, True, grad, C)
         gradient_kernel[(programs,)](
-            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D, bias,
-            _channel_tensor(grad), states, after, scratch, du, ddelta, dB, dC, sums, sizes, softplus,
-            plan.is_padded(tile), N, tile, num_warps=warps(tile),
+            _channel_tensor(u), _channel_tensor(delta), A, _group_tensor(B), _group_tensor(C), D,
+            bias, _channel_tensor(grad), states, after, scratch, du, ddelta, dB, dC, sums, sizes,
+            softplus, plan.is_padded(tile), N, tile, num_warps=warps(tile),
         )  # fmt: skip
     dbias, dD = sums.sum((0, 1))
     dA = after.sum((0, 1))  # the kernel has replaced a·g by dA of the chunk

@@ -1,4 +1,6 @@
-"""The kernels of the scan in Triton. scan_triton.py starts them and gives the reasons for the design.
+"""The kernels of the scan in Triton.
+
+scan_triton.py starts them and gives the reasons for the design.
 
     ends_kernel       h at the end of each chunk if h were 0 before it
     join_kernel       h before each chunk, from these ends
@@ -6,8 +8,8 @@
     gradient_kernel   the gradients, from h before and the gradient of h after each chunk
 
 The kernels take inputs of any floating-point dtype and compute in float32. A tile has the shape
-(steps, channels, states): a few steps, the channels of a block, and N rounded up to a power of two. A
-cell is one element of a tile. Inputs are loaded as (steps, channels) or (steps, states) and then
+(steps, channels, states): a few steps, the channels of a block, and N rounded up to a power of two.
+A cell is one element of a tile. Inputs are loaded as (steps, channels) or (steps, states) and then
 distributed to the threads that hold the cells. Selecting one step of a tile costs no instruction,
 because all steps of a cell belong to one thread and the step is compared with a constant.
 
@@ -140,10 +142,10 @@ def apply_mask(value, mask, PADDED: tl.constexpr):
     return value
 
 
-# ------------------------------------------------------------------------------------ axes of a tile
+# ----------------------------------------------------------------------------------- axes of a tile
 @jit
 def cell_axes(T: tl.constexpr):
-    """Return the steps (steps, 1, 1), channels (channels, 1) and states (1, states) of the cells."""
+    """Return the indices of the cells: steps (steps, 1, 1), channels (channels, 1), states (1, states)."""
     STEPS: tl.constexpr = T.steps
     CHANNELS: tl.constexpr = T.channels
     STATES: tl.constexpr = T.states
@@ -303,18 +305,18 @@ def count_tiles(sizes, chunk, T: tl.constexpr, PADDED: tl.constexpr):
     return tiles
 
 
-# ------------------------------------------------------------------------------------------- kernels
+# ------------------------------------------------------------------------------------------ kernels
 @jit
 def ends_kernel(
     u, delta, A, B, bias, ends, totals, sizes,
     REVERSED: tl.constexpr, SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr,
     T: tl.constexpr,
 ):  # fmt: skip
-    """Compute the state h at the end of each chunk from h = 0 before the chunk, and the chunk's Σ Δ.
+    """Compute h at the end of each chunk from h = 0 before the chunk, and the chunk's Σ Δ.
 
     `ends` (B, chunks, D, N) receives the states, `totals` (B, chunks, D) the sums: the decay over a
-    chunk is exp(A·Σ Δ). If REVERSED, u is dy and B is C, and the kernel computes, from right to left,
-    what the chunk adds to the gradient of the state before it: g ← a·(g + dy·C).
+    chunk is exp(A·Σ Δ). If REVERSED, u is dy and B is C, and the kernel computes, from right to
+    left, what the chunk adds to the gradient of the state before it: g ← a·(g + dy·C).
     """
     STEPS: tl.constexpr = T.steps
     CHANNELS: tl.constexpr = T.channels
@@ -379,7 +381,8 @@ def join_kernel(
     """Replace in `ends` (B, chunks, D, N) the end of each chunk by the state before it.
 
     h before the next chunk = exp(A·Σ Δ)·(h before this chunk) + this chunk's end. `totals` (B,
-    chunks, D) holds Σ Δ. If REVERSED, from the last chunk to the first: the gradient after each chunk.
+    chunks, D) holds Σ Δ. If REVERSED, the kernel goes from the last chunk to the first and computes
+    the gradient after each chunk.
     """
     cell = gl.program_id(0) * CELLS + gl.arange(0, CELLS, layout=LAYOUT)
     row, mask = gl.program_id(1).to(gl.int64), cell < N * channels
@@ -408,8 +411,8 @@ def output_kernel(
 ):  # fmt: skip
     """Compute out (B, L, D) of one chunk.
 
-    `states` (B, chunks, D, N) holds the state before each chunk; None stands for 0. `last` (B, D, N)
-    receives the state after the last step of the sequence. D, bias and last may be None.
+    `states` (B, chunks, D, N) holds the state before each chunk; None stands for 0. `last` (B, D,
+    N) receives the state after the last step of the sequence. D, bias and last may be None.
     """
     STEPS: tl.constexpr = T.steps
     ONE_STEP: tl.constexpr = gl.SliceLayout(0, T.cells)
@@ -465,22 +468,22 @@ def output_kernel(
 
 @jit
 def gradient_kernel(
-    u, delta, A, B, C, D, bias, grad, states, carried, scratch, du, ddelta, dB, dC, sums, sizes,
+    u, delta, A, B, C, D, bias, grad, states, after, scratch, du, ddelta, dB, dC, sums, sizes,
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of all inputs, chunk by chunk.
 
-    For each chunk and block, the kernel recomputes h at the start of every tile into `scratch`, then
-    goes from the last tile to the first. With g = dL/dh_t:
+    For each chunk and block, the kernel recomputes h at the start of every tile into `scratch`,
+    then goes from the last tile to the first. With g = dL/dh_t:
 
         g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,
         d(Δ·u) = Σ_n g·B_t,  dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ.
 
-    `states` (B, chunks, D, N) holds the state before each chunk, or is None for 0. `carried`, of the
+    `states` (B, chunks, D, N) holds the state before each chunk, or is None for 0. `after`, of the
     same shape, holds a·g of the first step after each chunk; the chunk's dA replaces it. scratch is
-    (programs, tiles per chunk, cells of a step). du and ddelta are (B, L, D). dB and dC (B, parts, L,
-    N) receive sums over the channels of a part. `sums` (B, chunks, 2, D) receives the other sums over
-    the steps of a chunk: of dbias and dD.
+    (programs, tiles per chunk, cells of a step). du and ddelta are (B, L, D). dB and dC (B, parts,
+    L, N) receive sums over the channels of a part. `sums` (B, chunks, 2, D) receives the other sums
+    over the steps of a chunk: of dbias and dD.
     """
     STEPS: tl.constexpr = T.steps
     CHANNELS: tl.constexpr = T.channels
@@ -513,7 +516,7 @@ def gradient_kernel(
             da = h
             if states is not None:
                 h = load(states + chunk_start * N + (d * N + n), cells, PADDED)
-                g = load(carried + chunk_start * N + (d * N + n), cells, PADDED)
+                g = load(after + chunk_start * N + (d * N + n), cells, PADDED)
             next_x = load_channels(u, sizes, row, chunk_begin, first, end, PADDED, T)
             next_raw = load_channels(delta, sizes, row, chunk_begin, first, end, PADDED, T)
             next_b = load_states(B, sizes, row, chunk_begin, group_b, PADDED, N, T)
@@ -579,7 +582,10 @@ def gradient_kernel(
                 ddrive = sum_states(all_g * b_cells, T)
                 ddt = sum_states(ga * (A_log2 * (1 / LOG2E))[None, :, :], T) + ddrive * x
 
-                mask, state_mask = input_mask(sizes, begin, first, end, T), matrix_mask(sizes, begin, N, T)
+                mask, state_mask = (
+                    input_mask(sizes, begin, first, end, T),
+                    matrix_mask(sizes, begin, N, T),
+                )
                 # add the sums of the part's blocks before this one
                 earlier = state_mask & (block > part * sizes.part_blocks)
                 offsets = ((row * parts + part) * sizes.length + begin) * N
@@ -598,7 +604,7 @@ def gradient_kernel(
                 store(du + tile_start + offsets, ddrive * dt + dy * skip, mask, PADDED)
                 store(ddelta + tile_start + offsets, ddt, mask, PADDED)
                 begin = previous
-            store(carried + chunk_start * N + (d * N + n), da, cells, PADDED)
+            store(after + chunk_start * N + (d * N + n), da, cells, PADDED)
             sum_d = gl.arange(0, CHANNELS, layout=SUMS)
             chunk_sums = sums + (row * sizes.chunks + chunk) * 2 * sizes.channels + first + sum_d
             sum_mask = sum_d < end - first

@@ -81,10 +81,9 @@ def _check_shape_of_B_or_C(
     allowed = {2: (channels, state_size), 3: (batch, state_size, length)}
     if allowed.get(len(shape)) == shape:
         return
-    if len(shape) == 4 and (shape[0], *shape[2:]) == (batch, state_size, length):
-        groups = shape[1]
-        if groups > 0 and channels % groups == 0:
-            return
+    is_grouped = len(shape) == 4 and (shape[0], *shape[2:]) == (batch, state_size, length)
+    if is_grouped and shape[1] > 0 and channels % shape[1] == 0:
+        return
     grouped = f"({batch}, G, {state_size}, {length}) where G divides {channels}"
     raise ValueError(
         f"{name} has shape {shape}; allowed are {allowed[2]}, {allowed[3]} and {grouped}"

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.inside import record_sites
+from mambanorm.kernels import graph_step
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.loop import batch_order, fit, learning_rate
 from mambanorm.operations import scan_backend
@@ -34,6 +35,14 @@ from mambanorm_study.runs.evaluation import Batch, accuracy, autocast, errors, p
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
+from mambanorm_study.tasks.base import Units
+
+# What `cuda_graph="auto"` means on CUDA. Whether it is on or off, all run_ids stay the same.
+GRAPH_BY_DEFAULT = True
+# Largest share of positions that padding every batch to the same length may add.
+MOST_PADDING = 0.25
+# Fields with which a step depends on its number or on random numbers that the CPU draws.
+CHANGING_STEPS = ("mixup", "cutmix", "drop_path", "head_steps")
 
 StepCallback = Callable[[int, nn.Module, float], None]
 
@@ -81,15 +90,15 @@ def train(
             state.log.snapshot(0)
 
         diverged_batch = None
+        cuda_graph = uses_cuda_graph(config, data, rows_used, device)
+        units = None if data.units is None else Units(*(part.to(device) for part in data.units))
         # the checkpoint may be from a run that had no patience left
         if not is_out_of_patience(state, config):
             diverged_batch = fit(
                 model,
                 state.optimizer,
-                remaining_batches(config, data, rows_used, device, state),
-                partial(
-                    regimen.loss_parts, config, teacher, data.units, state.log.recording_outputs
-                ),
+                remaining_batches(config, data, rows_used, device, state, cut=not cuda_graph),
+                partial(regimen.loss_parts, config, teacher, units, state.log.recording_outputs),
                 lr_of=partial(
                     learning_rate,
                     lr=config.lr,
@@ -99,6 +108,7 @@ def train(
                 ),
                 curve=state.curve,
                 callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
+                cuda_graph=cuda_graph,
             )
         return _test(config, data, device, state, diverged_batch, memory)
 
@@ -138,14 +148,50 @@ def _test(
 
 
 def remaining_batches(
-    config: RunConfig, data: TaskData, rows_used: int, device: torch.device, state: TrainingState
+    config: RunConfig,
+    data: TaskData,
+    rows_used: int,
+    device: torch.device,
+    state: TrainingState,
+    *,
+    cut: bool = True,
 ) -> Iterator[Batch]:
-    """Yield the batches of the remaining steps, and count their positions in `state.tokens`."""
+    """Yield the batches of the remaining steps, and count their positions in `state.tokens`.
+
+    cut: see `Split.batch`.
+    """
     order = batch_order(config.seed, rows_used, config.batch_size, config.steps)
     for rows in islice(order, len(state.curve), None):
-        batch = to_device(data.train.batch(rows), device)
-        state.tokens += count_positions(*batch[:2], data.patch)
-        yield batch
+        batch = data.train.batch(rows, cut=cut)
+        state.tokens += count_positions(*batch[:2], data.patch)  # on the CPU: needs no GPU to wait
+        yield to_device(batch, device)
+
+
+def uses_cuda_graph(
+    config: RunConfig, data: TaskData, rows_used: int, device: torch.device
+) -> bool:
+    """Return True if `fit` is to replay the steps of a run as CUDA graphs.
+
+    If `config.cuda_graph` asks for it and the run does not fit, a warning says why. Rows of
+    different lengths fit if padding all batches to the longest row of the split costs little: norms
+    leave padding out of their statistics, so only rounding changes. `fit` finds further reasons.
+    """
+    is_wanted = config.cuda_graph == "on" or (config.cuda_graph == "auto" and GRAPH_BY_DEFAULT)
+    if not is_wanted or (device.type != "cuda" and config.cuda_graph == "auto"):
+        return False
+    changing = [f"{name}={value}" for name in CHANGING_STEPS if (value := getattr(config, name))]
+    if changing:
+        graph_step.report(f"with {changing[0]}, not every step computes the same")
+        return False
+    if data.train.lengths is not None:
+        longest = torch.quantile(
+            data.train.lengths[:rows_used].double(), 1 - 1 / config.batch_size
+        )  # about the longest row of a batch
+        added = data.train.inputs.shape[1] / float(longest) - 1
+        if added > MOST_PADDING:
+            graph_step.report(f"batches of the same length would have {added:.0%} more positions")
+            return False
+    return True
 
 
 def after_step(

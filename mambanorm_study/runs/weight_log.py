@@ -147,7 +147,8 @@ class WeightLog:
         A full ring buffer drops its oldest step.
         """
         weights = [block.out_proj.weight.detach().clone() for block in self.blocks]
-        self.ring.append((step, weights, self.outputs))
+        # a copy, because a replayed CUDA graph writes each step's sizes into the same tensor
+        self.ring.append((step, weights, self.outputs.clone()))
 
     def snapshot(self, step: int) -> None:
         """Append a snapshot: out_proj's spectra, `part_norms` and NormVary's mixture weights."""

@@ -127,13 +127,13 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
+    def batch(self, rows, *, cut: bool = True) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the inputs, the lengths and the labels of some rows.
 
         inputs: (B, L) int64, (B, L, F) or (B, H, W, C), where L is the length of the longest of
-        these rows; lengths: (B,) or None; labels: (B,), (B, L) or (B, T). rows: a slice, row
-        indices, or a mask over the n rows; indices and masks as a tensor, an array or a list.
-        Raises ValueError if no row is selected.
+        these rows, or of all rows of the split if `cut` is False; lengths: (B,) or None; labels:
+        (B,), (B, L) or (B, T). rows: a slice, row indices, or a mask over the n rows; indices and
+        masks as a tensor, an array or a list. Raises ValueError if no row is selected.
         """
         labels = self.labels[rows]
         if len(labels) == 0:
@@ -141,7 +141,7 @@ class Split:
         inputs, lengths = self.inputs[rows], None
         if self.lengths is not None:
             lengths = self.lengths[rows]
-            inputs = inputs[:, : int(lengths.max())]
+            inputs = inputs[:, : int(lengths.max())] if cut else inputs
         if not inputs.dtype.is_floating_point:
             inputs = inputs.float() / 127.5 - 1 if len(inputs.shape) == 4 else inputs.long()
         return inputs, lengths, labels

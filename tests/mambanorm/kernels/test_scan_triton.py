@@ -22,7 +22,7 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.kernels import backends
 from mambanorm.kernels.backends import choose_backend, triton_obstacle as obstacle
-from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
+from mambanorm.operations import layers, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm_study.basics.settings import ROOT
 from tests.mambanorm.operations.test_scan import FLOATS, OPTIONS, error, example, leaves
@@ -83,9 +83,7 @@ def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
 
 # ---------------------------------------------------------------------- equality with the reference
 SIZES = [
-    *(
-        dict(batch=1, channels=3, length=length) for length in (1, 3, 5, 8, 9, 17, 33, 41)
-    ),
+    *(dict(batch=1, channels=3, length=length) for length in (1, 3, 5, 8, 9, 17, 33, 41)),
     *(
         dict(batch=batch, channels=channels, length=6)
         for batch, channels in ((1, 1), (3, 2), (1, 16), (2, 17))

@@ -303,10 +303,10 @@ def test_train_rows_cuts_the_training_split_and_nothing_else(monkeypatch):
     config, seen, batch = base_config("digits", "smoke", train_rows=12), [], Split.batch
     rows_of_train = load_task("digits", "smoke", 0).train
 
-    def spy(split, rows):
+    def spy(split, rows, **options):
         if split is rows_of_train:
             seen.extend(rows.tolist())
-        return batch(split, rows)
+        return batch(split, rows, **options)
 
     monkeypatch.setattr(Split, "batch", spy)
     few = train(config)
