@@ -145,7 +145,7 @@ def apply_mask(value, mask, PADDED: tl.constexpr):
 # ----------------------------------------------------------------------------------- axes of a tile
 @jit
 def cell_axes(T: tl.constexpr):
-    """Return the indices of the cells: steps (steps, 1, 1), channels (channels, 1), states (1, states)."""
+    """Return the steps (steps, 1, 1), channels (channels, 1) and states (1, states) of cells."""
     STEPS: tl.constexpr = T.steps
     CHANNELS: tl.constexpr = T.channels
     STATES: tl.constexpr = T.states
