@@ -2,13 +2,13 @@
 
     a_t = bias + Σ_k w_k · x_(t−K+1+k),   u_t = SiLU(a_t)
 
-Each program computes one batch row and one block of channels: in the forward kernel for STEPS steps,
-in the backward kernel for a span of several times STEPS. A thread has a few channels, and loads all
-steps that these need, K − 1 more than it computes, before it uses them. The gradient of x_t depends
-on da_t … da_(t+K−1), where da_t = dL/da_t. The backward kernel recomputes each da_t in registers, so
-no tensor da is written or read. Each program of the backward kernel writes its partial sums of
-dweight and dbias once, and these partial sums are added in a fixed order, so the same inputs give
-the same bits.
+Each program computes one batch row and one block of channels: in the forward kernel for STEPS
+steps, in the backward kernel for a span of several times STEPS. A thread has a few channels, and
+loads all steps that these need, K − 1 more than it computes, before it uses them. The gradient of
+x_t depends on da_t … da_(t+K−1), where da_t = dL/da_t. The backward kernel recomputes each da_t in
+registers, so no tensor da is written or read. Each program of the backward kernel writes its
+partial sums of dweight and dbias once, and these partial sums are added in a fixed order, so the
+same inputs give the same bits.
 
 On the CPU, conv_gate.py computes the same operation. The readable twin is `causal_conv` in
 operations/conv_gate.py.
@@ -49,7 +49,7 @@ def _load_rows(source, row, first, d, channel_mask, length, COUNT: tl.constexpr)
         t = first + i
         pointers = source.ptr + row * source.batch + t * source.step + d * source.channel
         value = tl.load(pointers, mask=channel_mask & (t >= 0) & (t < length), other=0.0)
-        rows = rows + (value.to(tl.float32),)  # noqa: RUF005  (Triton knows no unpacking)
+        rows = rows + (value.to(tl.float32),)
     return rows
 
 
@@ -59,7 +59,7 @@ def _load_taps(weight, d, channel_mask, TAPS: tl.constexpr):
     taps = ()
     for k in tl.static_range(TAPS):
         value = tl.load(weight + d * TAPS + k, mask=channel_mask, other=0.0)
-        taps = taps + (value.to(tl.float32),)  # noqa: RUF005
+        taps = taps + (value.to(tl.float32),)
     return taps
 
 
@@ -116,7 +116,7 @@ def backward_kernel(
             slope = s * (1.0 + a * (1.0 - s))
             # a is not 0 in a padded step, and 0·∞ would be NaN
             inside = channel_mask & (first + i < length)
-            da = da + (tl.where(inside, grads[i] * slope, 0.0),)  # noqa: RUF005
+            da = da + (tl.where(inside, grads[i] * slope, 0.0),)
         for i in tl.static_range(STEPS):
             value = da[i] * taps[TAPS - 1]
             for j in tl.static_range(1, TAPS):
