@@ -27,8 +27,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 # began with 10,000 for mambanorm_study.
 STATEMENTS = {
     "mambanorm": 1_900,  # without kernels
-    "mambanorm/kernels": 2_080,
-    "mambanorm_study": 11_100,
+    "mambanorm/kernels": 2_100,
+    "mambanorm_study": 11_200,
     "mambanorm_clinic": 2_200,
 }
 

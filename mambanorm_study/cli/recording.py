@@ -6,6 +6,7 @@ stopped recording can be continued.
 """
 
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +60,11 @@ STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
 # Largest number of seeds of a part. Parts are small, because the results of a part are written only
 # when the part is complete.
 MAX_SEEDS_OF_PART = 3
+
+# The arms of ListOps at scale lab, which are recorded seed by seed before everything else.
+LAB_ARMS = tuple(
+    pair(*norms.split()) for norms in ("RMSN None", "None GN", "NormVary GN", "LN LN", "None None")
+)
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 
@@ -180,7 +186,8 @@ def _parts_of_other_scale(
     """Return the parts of a scale other than STUDY_SCALE.
 
     There is one part for each task, with the runs for the claims about the task, and two last parts
-    with the runs for the notebooks and their extra runs (`notebook_runs.extra_runs`).
+    with the runs for the notebooks and their extra runs (`notebook_runs.extra_runs`). At scale lab,
+    the first parts are LAB_ARMS on ListOps, one part per seed.
     """
     extra_runs = [
         config
@@ -188,6 +195,10 @@ def _parts_of_other_scale(
         if tasks is None or config.task in tasks
     ]
     all_parts, tasks = [], tasks or list(experiments.STUDY_TASKS)
+    if scale == "lab" and "listops" in tasks:
+        for seed in seeds:
+            runs = grid(LAB_ARMS, ["listops"], seeds=[seed], scale=scale)
+            all_parts.append(Part("listops, five arms", (seed,), lambda known, runs=runs: runs))
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
         if claims:
@@ -274,6 +285,7 @@ def record_results(
     tasks: list[str] | None = None,
     runs_dir: str | Path | None = None,
     path: Path | None = None,
+    minutes: float | None = None,
     **sweep_options: Any,
 ) -> Path:
     """Train and record the parts of the recording one after the other.
@@ -283,8 +295,9 @@ def record_results(
     path: the file; by default data/results/<scale>.parquet. It is written after each part, and a
     second call continues with the next part. Runs that are in the file or in the kit's recorded
     results are not trained again. Each new row has the version of the protocol and the commit that
-    last changed the protocol. seeds, tasks: as in `parts`. sweep_options: scheduler, workers,
-    client and progress, as in `sweep`.
+    last changed the protocol. seeds, tasks: as in `parts`. minutes: no part is started that, taking
+    as long as the longest one so far, would end later; the first part is always recorded.
+    sweep_options: scheduler, workers, client and progress, as in `sweep`.
 
     Raises RuntimeError if a run could not be trained; the part of this run is then not recorded.
     Raises ValueError and OSError as `recorded_frame` does, before anything is trained.
@@ -292,7 +305,13 @@ def record_results(
     commit = protocol_commit()
     path = path or recorded_results.recorded_path(scale)
     to_record = parts(scale, seeds, tasks)
+    start, longest = time.monotonic(), 0.0
     for number, part in enumerate(to_record, start=1):
+        begin = time.monotonic()
+        if minutes is not None and begin - start + longest > 60 * minutes:
+            n_parts = plural(len(to_record) - number + 1, "part")
+            print(f"no time for another part: {n_parts} left for the next call")
+            break
         print(
             f"part {number} of {len(to_record)}: {part.name}, "
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
@@ -306,6 +325,7 @@ def record_results(
                 "not recorded"
             )
         _add_runs(trained.needed, commit, path, runs_dir)
+        longest = max(longest, time.monotonic() - begin)
     return path
 
 

@@ -160,9 +160,19 @@ def verdicts(options: argparse.Namespace) -> int:
         metavar="FILE",
         help="the file to write (default: data/results/<scale>.parquet)",
     ),
+    arg.option(
+        "--minutes",
+        type=arg.minutes,
+        metavar="M",
+        help="start no part that would end later than this; parts are recorded as a whole",
+    ),
     *arg.selection_options(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
-    examples=("--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"),
+    examples=(
+        "--scale quick --seeds 8",
+        "--scale smoke --seeds 1 --out smoke.parquet",
+        "--scale lab --tasks listops --minutes 8",
+    ),
 )
 def record(options: argparse.Namespace) -> int:
     """Train all runs that the study and the verdicts need, and record them in one file."""
@@ -180,7 +190,8 @@ def record(options: argparse.Namespace) -> int:
         print(recording.manifest(known, scale, **selection).to_string(index=False))
     if not may_train(missing, options):
         return 0
-    recording.record_results(scale, **selection, path=path, **arg.sweep_options(options))
+    limits = dict(path=path, minutes=options.minutes)
+    recording.record_results(scale, **selection, **limits, **arg.sweep_options(options))
     print(f"{path}: {recorded_results.describe_recorded(recorded_results.read_results(path))}")
     return 0
 
