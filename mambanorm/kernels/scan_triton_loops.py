@@ -264,6 +264,17 @@ def load_states(
 
 
 @jit
+def load_tile(
+    u, delta, B, sizes, row, begin, first, end, PADDED: tl.constexpr, N: tl.constexpr,
+    T: tl.constexpr,
+):  # fmt: skip
+    """Return u, delta (steps, channels) and B (steps, states) of a tile, in their own dtypes."""
+    x = load_channels(u, sizes, row, begin, first, end, PADDED, T)
+    raw = load_channels(delta, sizes, row, begin, first, end, PADDED, T)
+    return x, raw, load_states(B, sizes, row, begin, first // sizes.per_b, PADDED, N, T)
+
+
+@jit
 def load_vector(vector, first, end, T: tl.constexpr):
     """Return a parameter (D,) of a block, (1, channels), or 0.0 if it is None."""
     _, d = input_axes(T)
@@ -326,7 +337,6 @@ def ends_kernel(
     chunk = gl.program_id(0) // sizes.blocks % sizes.chunks
     row = (gl.program_id(0) // sizes.blocks // sizes.chunks).to(gl.int64)
     first, end = block_channels(sizes, block, T)
-    group = first // sizes.per_b
     step, d, n = cell_axes(T)
     cells = (d < end - first) & (n < N)
     A_log2 = load(A + first * N + (d * N + n), cells, PADDED) * LOG2E
@@ -338,18 +348,16 @@ def ends_kernel(
     if REVERSED:
         begin += (tiles - 1) * STEPS
         stride = -STEPS
-    next_x = load_channels(u, sizes, row, begin, first, end, PADDED, T)
-    next_raw = load_channels(delta, sizes, row, begin, first, end, PADDED, T)
-    next_b = load_states(B, sizes, row, begin, group, PADDED, N, T)
+    next_x, next_raw, next_b = load_tile(u, delta, B, sizes, row, begin, first, end, PADDED, N, T)
     for k in range(0, tiles):
         x, raw, b = next_x.to(gl.float32), next_raw, next_b.to(gl.float32)
         # load the next tile while this one is computed
         following = begin
         if k + 1 < tiles:
             following = begin + stride
-        next_x = load_channels(u, sizes, row, following, first, end, PADDED, T)
-        next_raw = load_channels(delta, sizes, row, following, first, end, PADDED, T)
-        next_b = load_states(B, sizes, row, following, group, PADDED, N, T)
+        next_x, next_raw, next_b = load_tile(
+            u, delta, B, sizes, row, following, first, end, PADDED, N, T
+        )
         raw, dt = step_size(raw, shift, SOFTPLUS)
         dt = apply_mask(dt, input_mask(sizes, begin, first, end, T), PADDED)
         total += dt
@@ -420,7 +428,7 @@ def output_kernel(
     chunk = gl.program_id(0) // sizes.blocks % sizes.chunks
     row = (gl.program_id(0) // sizes.blocks // sizes.chunks).to(gl.int64)
     first, end = block_channels(sizes, block, T)
-    group_b, group_c = first // sizes.per_b, first // sizes.per_c
+    group_c = first // sizes.per_c
     step, d, n = cell_axes(T)
     input_step, input_d = input_axes(T)
     cells = (d < end - first) & (n < N)
@@ -432,9 +440,7 @@ def output_kernel(
         h = load(states + chunk_start * N + (d * N + n), cells, PADDED)
     tiles = count_tiles(sizes, chunk, T, PADDED)
     begin = (chunk * sizes.chunk).to(gl.int64)
-    next_x = load_channels(u, sizes, row, begin, first, end, PADDED, T)
-    next_raw = load_channels(delta, sizes, row, begin, first, end, PADDED, T)
-    next_b = load_states(B, sizes, row, begin, group_b, PADDED, N, T)
+    next_x, next_raw, next_b = load_tile(u, delta, B, sizes, row, begin, first, end, PADDED, N, T)
     next_c = load_states(C, sizes, row, begin, group_c, PADDED, N, T)
     for k in range(0, tiles):
         x, raw, b, c = next_x.to(gl.float32), next_raw, next_b.to(gl.float32), next_c.to(gl.float32)
@@ -442,9 +448,9 @@ def output_kernel(
         following = begin
         if k + 1 < tiles:
             following = begin + STEPS
-        next_x = load_channels(u, sizes, row, following, first, end, PADDED, T)
-        next_raw = load_channels(delta, sizes, row, following, first, end, PADDED, T)
-        next_b = load_states(B, sizes, row, following, group_b, PADDED, N, T)
+        next_x, next_raw, next_b = load_tile(
+            u, delta, B, sizes, row, following, first, end, PADDED, N, T
+        )
         next_c = load_states(C, sizes, row, following, group_c, PADDED, N, T)
         raw, dt = step_size(raw, shift, SOFTPLUS)
         valid = step < sizes.length - begin
@@ -506,7 +512,7 @@ def gradient_kernel(
         chunk_begin = (chunk * sizes.chunk).to(gl.int64)
         for block in range(part * sizes.part_blocks, (part + 1) * sizes.part_blocks):
             first, end = block_channels(sizes, block, T)
-            group_b, group_c = first // sizes.per_b, first // sizes.per_c
+            group_c = first // sizes.per_c
             cells = (d < end - first) & (n < N)
             A_log2 = load(A + first * N + (d * N + n), cells, PADDED) * LOG2E
             shift, skip = load_vector(bias, first, end, T), load_vector(D, first, end, T)
@@ -517,16 +523,16 @@ def gradient_kernel(
             if states is not None:
                 h = load(states + chunk_start * N + (d * N + n), cells, PADDED)
                 g = load(after + chunk_start * N + (d * N + n), cells, PADDED)
-            next_x = load_channels(u, sizes, row, chunk_begin, first, end, PADDED, T)
-            next_raw = load_channels(delta, sizes, row, chunk_begin, first, end, PADDED, T)
-            next_b = load_states(B, sizes, row, chunk_begin, group_b, PADDED, N, T)
+            next_x, next_raw, next_b = load_tile(
+                u, delta, B, sizes, row, chunk_begin, first, end, PADDED, N, T
+            )
             for tile in range(0, tiles - 1):
                 gl.store(tile_states + tile * CELLS, h)
                 x, raw, b = next_x.to(gl.float32), next_raw, next_b.to(gl.float32)
                 begin = chunk_begin + tile * STEPS
-                next_x = load_channels(u, sizes, row, begin + STEPS, first, end, PADDED, T)
-                next_raw = load_channels(delta, sizes, row, begin + STEPS, first, end, PADDED, T)
-                next_b = load_states(B, sizes, row, begin + STEPS, group_b, PADDED, N, T)
+                next_x, next_raw, next_b = load_tile(
+                    u, delta, B, sizes, row, begin + STEPS, first, end, PADDED, N, T
+                )
                 raw, dt = step_size(raw, shift, SOFTPLUS)
                 valid = step < sizes.length - begin
                 a = decay(dt, A_log2, cells, valid, T, PADDED)
@@ -547,10 +553,10 @@ def gradient_kernel(
                 # load the preceding tile while this one is computed
                 tile = gl.maximum(tiles - 2 - from_end, 0)
                 previous = chunk_begin + tile * STEPS
-                next_x = load_channels(u, sizes, row, previous, first, end, PADDED, T)
-                next_raw = load_channels(delta, sizes, row, previous, first, end, PADDED, T)
+                next_x, next_raw, next_b = load_tile(
+                    u, delta, B, sizes, row, previous, first, end, PADDED, N, T
+                )
                 next_dy = load_channels(grad, sizes, row, previous, first, end, PADDED, T)
-                next_b = load_states(B, sizes, row, previous, group_b, PADDED, N, T)
                 next_c = load_states(C, sizes, row, previous, group_c, PADDED, N, T)
                 next_h = gl.load(tile_states + tile * CELLS)
 
@@ -582,10 +588,8 @@ def gradient_kernel(
                 ddrive = sum_states(all_g * b_cells, T)
                 ddt = sum_states(ga * (A_log2 * (1 / LOG2E))[None, :, :], T) + ddrive * x
 
-                mask, state_mask = (
-                    input_mask(sizes, begin, first, end, T),
-                    matrix_mask(sizes, begin, N, T),
-                )
+                mask = input_mask(sizes, begin, first, end, T)
+                state_mask = matrix_mask(sizes, begin, N, T)
                 # add the sums of the part's blocks before this one
                 earlier = state_mask & (block > part * sizes.part_blocks)
                 offsets = ((row * parts + part) * sizes.length + begin) * N
