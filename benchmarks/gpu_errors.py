@@ -11,7 +11,8 @@ Glossary: B rows, L positions, D or E channels, N state size, K taps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.gpu_workers import Cases, ErrorTooLarge, Setting
 from mambanorm import Arm, MambaBlock, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm_study import Mamba2Block
@@ -37,27 +39,17 @@ MAX_ERROR = 1e-4  # of ‖ours − float64‖ / ‖float64‖ in float32
 # passes its intermediate results in bfloat16.
 MAX_TWIN_FACTOR, MAX_BFLOAT16_ERROR = 2.0, 4 * 2.0**-8
 
-# a case's name, and the function that measures it and returns the columns of its row
-Cases = Iterator[tuple[str, Callable[[], dict]]]
 
-
-class ErrorTooLarge(AssertionError):
-    """An error above its limit. `row` holds the numbers."""
-
-    def __init__(self, row: dict):
-        super().__init__(f"the error is {row['error']:.2g}, allowed is {row['allowed']:.2g}")
-        self.row = row
-
-
-def correctness(device: torch.device, tiny: bool) -> Cases:
+def correctness(setting: Setting) -> Cases:
     """Yield scan and convolution at odd sizes, then blocks with norms at several sites."""
+    device, tiny = setting.device, setting.tiny
     kernels = ((scan, scan_inputs, SCAN_SHAPES), (conv, conv_inputs, CONV_SHAPES))
     precisions = (torch.float32, torch.bfloat16)
     for kernel, make_inputs, shapes in kernels:
         for shape in shapes[:1] if tiny else shapes:
             for dtype in precisions:
                 inputs = partial(make_inputs, shape, device, dtype)
-                name = f"{kernel.__name__} {shape}, {dtype}"
+                name = f"{kernel.__name__} {shape}, {dtype_name(dtype)}"
                 yield name, partial(kernel_error, kernel, inputs)
     width, shape = (8, (2, 5)) if tiny else (40, (2, 37))
     blocks = [(arm, partial(MambaBlock, width, *Arm.parse(arm))) for arm in ARMS]
@@ -67,8 +59,13 @@ def correctness(device: torch.device, tiny: bool) -> Cases:
     for arm, make_block in blocks:
         for dtype in precisions:
             x = torch.randn(*shape, width)
-            name = f"{make_block.func.__name__} {arm}, {dtype}"
+            name = f"{make_block.func.__name__} {arm}, {dtype_name(dtype)}"
             yield name, partial(block_error, make_block, x, device, dtype)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -79,21 +76,26 @@ def scan_inputs(
     shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Return the scan's inputs as a block makes them: u and delta (B, L, D), B and C (B, L, N),
-    A (D, N), D and delta_bias (D,).
+    which are parts of a wider tensor, A (D, N), D and delta_bias (D,).
     """
     batch, length, channels, size = shape
+    rank = math.ceil(channels / 32)  # of delta, as in a block with D = 2 · d_model
     torch.manual_seed(0)
-    inputs = {}
-    for name, width in {"u": channels, "delta": channels, "B": size, "C": size}.items():
-        inputs[name] = torch.randn(batch, length, width, device=device).to(dtype)
-    inputs["A"] = -torch.rand(channels, size, device=device) * size - 0.5
-    inputs["D"] = torch.randn(channels, device=device)
-    inputs["delta_bias"] = torch.randn(channels, device=device) - 2
-    return {name: value.requires_grad_() for name, value in inputs.items()}
+    u, delta = (torch.randn(batch, length, channels, device=device).to(dtype) for _ in range(2))
+    dt_B_C = torch.randn(batch, length, rank + 2 * size, device=device).to(dtype)
+    _, B, C = dt_B_C.split([rank, size, size], dim=-1)
+    A = -torch.rand(channels, size, device=device) * size - 0.5
+    D = torch.randn(channels, device=device)
+    delta_bias = torch.randn(channels, device=device) - 2
+    inputs = {"u": u, "delta": delta, "B": B, "C": C, "A": A, "D": D, "delta_bias": delta_bias}
+    return {name: value.detach().requires_grad_() for name, value in inputs.items()}
 
 
 def scan(inputs: dict[str, Tensor], backend: str) -> Tensor:
-    """Return the scan's result (B, L, D) by one of the back ends of `selective_scan`."""
+    """Return the scan's result (B, L, D) by one of the back ends of `selective_scan`.
+
+    The back end gets (B, D, L) views of (B, L, D) tensors, as in a block.
+    """
     transposed = {k: v.transpose(1, 2) if v.dim() == 3 else v for k, v in inputs.items()}
     return selective_scan(**transposed, delta_softplus=True, backend=backend).transpose(1, 2)
 
@@ -198,9 +200,14 @@ def relative_errors(
     errors = []
     for ours, target in zip((result, *grads), (exact, *exact_grads), strict=True):
         if target is not None and target.norm() > 0:
-            distance = (ours.detach().cpu().double() - target.detach()).norm()
-            errors.append(float(distance / target.detach().norm()))
+            errors.append(relative_error(ours, target))
     return errors
+
+
+def relative_error(ours: Tensor, target: Tensor) -> float:
+    """Return ‖ours − target‖ / ‖target‖, computed in float64 on the CPU."""
+    ours, target = (tensor.detach().cpu().double() for tensor in (ours, target))
+    return float((ours - target).norm() / target.norm())
 
 
 def check_errors(errors: list[float], twin_errors: list[float] | None = None) -> dict:

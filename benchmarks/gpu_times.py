@@ -1,4 +1,5 @@
-"""The parts `scan`, `step` and `runs` of benchmarks.gpu: times of kernels, training steps and runs.
+"""The parts `scan`, `graph`, `step` and `runs` of benchmarks.gpu: times of kernels, training steps
+and runs.
 
 Glossary: B rows, L positions, D or E channels, N state size, K taps. Times in ms are medians of
 several calls.
@@ -9,18 +10,29 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_errors import Cases, conv, conv_inputs, scan, scan_inputs
+from benchmarks.gpu_errors import conv, conv_inputs, dtype_name, scan, scan_inputs
+from benchmarks.gpu_workers import Cases, Setting
 from benchmarks.runs import seconds_of
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.loop import fit
+from mambanorm.operations import scan_backend
 from mambanorm_study import base_config
+from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import regimen
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.evaluation import Batch, to_device
 from mambanorm_study.runs.run import train
+from mambanorm_study.runs.training_state import TrainingState
 from mambanorm_study.tables.plan import plan, shape_of
 
 # (B, L, D, N); the first is ListOps's at scale paper
@@ -28,90 +40,286 @@ SHAPES = ((32, 2048, 256, 64), (64, 1024, 128, 16), (8, 8192, 256, 16))
 TAPS = 4
 COPY_BYTES = 2**30  # of the copy that measures the speed of the memory
 FLUSH_BYTES = 2**28  # more than a GPU's cache holds
-SLEEP_CYCLES = 2_000_000  # about a millisecond, in which the host gets ahead of the GPU
+SLEEP_CYCLES = 6_000_000  # about three milliseconds, in which the host gets ahead of the GPU
+LEAST_REPEATS, MOST_REPEATS = 3, 200
+GRAPH_STEPS = 120  # the second half of them is timed
+FEW_STEPS = 8  # enough to compile the kernels and to capture a graph
 
 
-def kernel_times(device: torch.device, tiny: bool) -> Cases:
+# --------------------------------------------------------------------------------------------------
+# scan and convolution
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Implementations of one operation at one size: the first is the peer of the others.
+
+    calls: name → function that makes the inputs and returns the forward and backward pass.
+    least_bytes: the fewest bytes that forward and backward pass move.
+    """
+
+    title: str
+    calls: dict[str, Callable[[], Callable[[], object]]]
+    least_bytes: int
+
+
+def kernel_times(setting: Setting) -> Cases:
     """Yield a copy, which gives the speed of the memory, then scan and convolution at each size
     beside their peers, forward and backward.
     """
-    copy_speed: dict[str, float] = {}  # bytes_per_ms, filled by the first case
-    yield "copy", partial(copy_row, device, 2**16 if tiny else COPY_BYTES, copy_speed)
-    row = partial(kernel_row, device, copy_speed)
-    for shape in ((1, 8, 4, 4),) if tiny else SHAPES:
+    speeds: dict[str, float] = {}  # "copy": bytes per ms; "peer of …": ms
+    yield "copy", partial(copy_row, setting, speeds)
+    for shape in ((1, 8, 4, 4),) if setting.tiny else SHAPES:
         for dtype in (torch.bfloat16, torch.float32):
-            inputs = partial(scan_inputs, shape, device, dtype)
-            least_bytes = scan_bytes(shape, dtype.itemsize)
-            for backend in ("triton", "mamba_ssm"):
-                name = f"scan by {backend} {shape}, {dtype}"
-                yield name, partial(row, scan, backend, inputs, least_bytes)
-        conv_shape = (*shape[:3], TAPS)
-        inputs = partial(conv_inputs, conv_shape, device, torch.bfloat16)
-        # u is read and the result written; then u and its gradient are read and du is written
-        least_bytes = 5 * torch.bfloat16.itemsize * math.prod(shape[:3])
-        for backend in ("triton", "torch"):
-            name = f"convolution by {backend} {conv_shape}, {torch.bfloat16}"
-            yield name, partial(row, conv, backend, inputs, least_bytes)
+            yield from group_cases(setting, scan_group(setting.device, shape, dtype), speeds)
+        yield from group_cases(setting, conv_group(setting.device, (*shape[:3], TAPS)), speeds)
 
 
-def copy_row(device: torch.device, size: int, copy_speed: dict[str, float]) -> dict:
-    """Return the row of a copy of `size` bytes, and put its bytes_per_ms into `copy_speed`."""
-    source = torch.randn(size // 4, device=device)
-    times = timed(device, source.clone)
-    copy_speed["bytes_per_ms"] = 2 * size / times["ms"]  # read and written
-    return {**times, "gb_per_s": copy_speed["bytes_per_ms"] / 1e6}
-
-
-def kernel_row(
-    device: torch.device,
-    copy_speed: dict[str, float],
-    kernel: Callable[[dict[str, Tensor], str], Tensor],
-    backend: str,
-    make_inputs: Callable[[], dict[str, Tensor]],
-    least_bytes: int,
-) -> dict:
-    """Return the row of `kernel(inputs, backend)` with its backward pass. Raise ImportError if
-    mamba-ssm is asked for and missing.
+def group_cases(setting: Setting, group: KernelGroup, speeds: dict[str, float]) -> Cases:
+    """Yield the implementations of a group, the peer first, because the others are compared with
+    its time.
     """
-    if backend == "mamba_ssm":
-        import_module("mamba_ssm.ops.selective_scan_interface")
-    inputs = make_inputs()
-    leaves, direction = list(inputs.values()), torch.randn_like(inputs["u"])
-    times = timed(device, lambda: torch.autograd.grad(kernel(inputs, backend), leaves, direction))
-    share = least_bytes / times["ms"] / copy_speed["bytes_per_ms"] if copy_speed else ""
-    return {**times, "mb_moved": least_bytes / 1e6, "share_of_copy": share}
+    for name in group.calls:
+        yield f"{group.title} by {name}", partial(kernel_row, setting, group, name, speeds)
 
 
-def scan_bytes(shape: tuple[int, ...], itemsize: int) -> int:
-    """Return the fewest bytes that a scan and its backward pass move: forward, each input is read
-    and each result written once; backward, inputs and dout are read, and du, dΔ, dB, dC written.
+def copy_row(setting: Setting, speeds: dict[str, float]) -> dict:
+    """Return the row of a copy, and put its bytes per ms into `speeds`."""
+    size = 2**16 if setting.tiny else COPY_BYTES
+    source = torch.randn(size // 4, device=setting.device)
+    times = timed(setting, partial(uncached_ms, setting.device, source.clone))
+    speeds["copy"] = 2 * size / times["ms"]  # read and written
+    return {**times, "gb_per_s": speeds["copy"] / 1e6}
+
+
+def kernel_row(setting: Setting, group: KernelGroup, name: str, speeds: dict[str, float]) -> dict:
+    """Return the row of one implementation. Raise ImportError if its package is missing."""
+    call = group.calls[name]()
+    times = timed(setting, partial(uncached_ms, setting.device, call))
+    peer, peer_key = next(iter(group.calls)), f"peer of {group.title}"
+    if name == peer:
+        speeds[peer_key] = times["ms"]
+    least_ms = group.least_bytes / speeds["copy"] if "copy" in speeds else math.nan
+    return {
+        **times,
+        f"of_{peer}": ratio(times["ms"], speeds.get(peer_key)),
+        "memory_mb": peak_mb(setting.device, call),
+        "mb_moved": group.least_bytes / 1e6,
+        "share_of_copy": ratio(least_ms, times["ms"]),
+    }
+
+
+def ratio(value: float, other: float | None) -> float | str:
+    """Return value / other, or "" if `other` was not measured."""
+    return value / other if other else ""
+
+
+def scan_group(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> KernelGroup:
+    """Return mamba-ssm's scan and ours at one size (B, L, D, N).
+
+    Bytes, forward: each input is read and each result written once; backward: inputs and dout are
+    read, and du, dΔ, dB, dC written.
     """
     batch, length, channels, states = shape
-    wide, narrow = batch * length * channels * itemsize, batch * length * states * itemsize
-    return (3 * wide + 2 * narrow) + (5 * wide + 4 * narrow)
+    wide, narrow = (batch * length * width * dtype.itemsize for width in (channels, states))
+    return KernelGroup(
+        f"scan {shape}, {dtype_name(dtype)}",
+        {
+            "mamba_ssm": partial(mamba_ssm_call, shape, device, dtype),
+            "triton": partial(our_call, scan, scan_inputs, "triton", shape, device, dtype),
+        },
+        (3 * wide + 2 * narrow) + (5 * wide + 4 * narrow),
+    )
 
 
-def step_times(device: torch.device, tiny: bool) -> Cases:
+def conv_group(device: torch.device, shape: tuple[int, ...]) -> KernelGroup:
+    """Return causal-conv1d's convolution, ours and torch's at one size (B, L, E, K), in bfloat16.
+
+    Bytes: u is read and the result written; then u and its gradient are read and du is written.
+    """
+    dtype = torch.bfloat16
+    ours = {
+        name: partial(our_call, conv, conv_inputs, name, shape, device, dtype)
+        for name in ("triton", "torch")
+    }
+    return KernelGroup(
+        f"convolution {shape}, {dtype_name(dtype)}",
+        {"causal_conv1d": partial(causal_conv1d_call, shape, device, dtype), **ours},
+        5 * dtype.itemsize * math.prod(shape[:3]),
+    )
+
+
+def our_call(
+    kernel: Callable[[dict[str, Tensor], str], Tensor],
+    make_inputs: Callable[..., dict[str, Tensor]],
+    backend: str,
+    *size: object,
+) -> Callable[[], object]:
+    """Return the forward and backward pass of `kernel(inputs, backend)` on inputs in the memory
+    layout of a block, (B, L, D).
+    """
+    inputs = make_inputs(*size)
+    return with_backward(lambda: kernel(inputs, backend), inputs)
+
+
+def mamba_ssm_call(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> Callable[[], object]:
+    """Return the forward and backward pass of mamba-ssm's scan on the same numbers, in the memory
+    layout that it is made for: (B, D, L), and (B, 1, N, L) for B and C.
+    """
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    inputs = scan_inputs(shape, device, dtype)
+    for name in ("u", "delta", "B", "C"):
+        value = inputs[name].detach().transpose(1, 2).contiguous()
+        value = value.unsqueeze(1) if name in "BC" else value
+        inputs[name] = value.requires_grad_()
+    return with_backward(lambda: selective_scan_fn(**inputs, delta_softplus=True), inputs)
+
+
+def causal_conv1d_call(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> Callable[[], object]:
+    """Return the forward and backward pass of causal-conv1d's convolution on the same numbers, in
+    the memory layout (B, E, L).
+    """
+    from causal_conv1d import causal_conv1d_fn
+
+    values = conv_inputs(shape, device, dtype)
+    inputs = {
+        "u": values["u"].transpose(1, 2).contiguous(),
+        "weight": values["weight"].squeeze(1),
+        "bias": values["bias"],
+    }
+    inputs = {name: value.detach().requires_grad_() for name, value in inputs.items()}
+    return with_backward(lambda: causal_conv1d_fn(*inputs.values(), activation="silu"), inputs)
+
+
+def with_backward(
+    forward: Callable[[], Tensor], inputs: dict[str, Tensor]
+) -> Callable[[], tuple[Tensor, ...]]:
+    """Return a function that calls `forward` and returns the gradients of the inputs along one
+    random direction, which has the shape and memory layout of the input u.
+    """
+    leaves, direction = list(inputs.values()), torch.randn_like(inputs["u"])
+    return lambda: torch.autograd.grad(forward(), leaves, direction)
+
+
+# --------------------------------------------------------------------------------------------------
+# training steps with and without CUDA graphs
+
+
+def graph_times(setting: Setting) -> Cases:
+    """Yield a training step of small models, which wait for Python without CUDA graphs."""
+    for task, scale in (
+        (("curves", "smoke"),)
+        if setting.tiny
+        else (
+            ("listops", "lab"),
+            ("curves", "evening"),
+        )
+    ):
+        config = base_config(task, scale, device=setting.device.type)
+        yield f"{task} at scale {scale}", partial(graph_row, setting, config)
+
+
+def graph_row(setting: Setting, config: RunConfig) -> dict:
+    """Return the time of a step with and without CUDA graphs, and why graphs were not used."""
+    steps = GRAPH_STEPS if setting.seconds else FEW_STEPS
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graph_ms = fit_ms(config, steps, setting.device, cuda_graph=True)
+    reasons = [str(w.message) for w in caught if "without a CUDA graph" in str(w.message)]
+    ms = fit_ms(config, steps, setting.device, cuda_graph=False)
+    return {
+        "note": "; ".join(reasons),
+        "ms": ms,
+        "graph_ms": graph_ms,
+        "graph_of_ordinary": graph_ms / ms,
+    }
+
+
+@plain_torch()
+def fit_ms(config: RunConfig, steps: int, device: torch.device, *, cuda_graph: bool) -> float:
+    """Train on random batches as `train` does. Return the milliseconds per step, on the clock, of
+    the second half of the steps.
+    """
+    with exactly_threads(config.threads):
+        model = build_model(config, shape_of(config)).to(device)
+        state, times = TrainingState(model, config, by_loss=False), [0.0]
+
+        def after_step(step: int) -> None:
+            state.log.record_step(step)
+            if step in (steps // 2, steps):
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                times.append(time.perf_counter())
+
+        recording: Callable[[], AbstractContextManager] = state.log.recording_outputs
+        fit(
+            model,
+            state.optimizer,
+            random_batches(config, steps, device),
+            partial(regimen.loss_parts, config, None, None, recording),
+            lr_of=lambda step: config.lr,
+            curve=state.curve,
+            callbacks=[after_step],
+            cuda_graph=cuda_graph,
+        )
+    return 1e3 * (times[-1] - times[-2]) / (steps - steps // 2)
+
+
+def random_batches(config: RunConfig, steps: int, device: torch.device) -> Iterator[Batch]:
+    """Yield random batches of the shape of a task's data, copied to the device one by one. Batches
+    of ids have padding.
+    """
+    shape, random = shape_of(config), torch.Generator().manual_seed(0)
+    rows = config.batch_size
+    inputs, labels = shape.random_inputs(rows), shape.random_labels(rows)
+    lengths = None
+    if shape.vocab_size is not None:
+        lengths = torch.randint(shape.length // 2, shape.length + 1, (rows,), generator=random)
+        lengths[0] = shape.length
+    for _ in range(steps):
+        yield to_device((inputs, lengths, labels), device)
+
+
+# --------------------------------------------------------------------------------------------------
+# training steps at scale paper, whole runs
+
+
+def step_times(setting: Setting) -> Cases:
     """Yield a training step of each of the paper's tasks, on random data of their shape."""
-    for task in ("listops",) if tiny else ("listops", "cifar10", "pathfinder64"):
+    for task in ("listops",) if setting.tiny else ("listops", "cifar10", "pathfinder64"):
         for precision in ("bf16", "float32"):
-            scale = "smoke" if tiny else "paper"
-            config = base_config(task, scale, precision=precision, device=device.type)
-            yield f"{task}, {precision}", partial(step_row, config)
+            scale = "smoke" if setting.tiny else "paper"
+            config = base_config(task, scale, precision=precision, device=setting.device.type)
+            yield f"{task}, {precision}", partial(step_row, config, setting.device)
 
 
-def step_row(config: RunConfig) -> dict:
-    """Return the time of a step, its tokens a second, and the hours of a whole run."""
+def step_row(config: RunConfig, device: torch.device) -> dict:
+    """Return the time of a step, its tokens a second, the hours of a whole run, and which scan
+    `auto` takes.
+    """
     planned, tokens = plan(config), config.batch_size * shape_of(config).length
     seconds = planned["seconds_per_step"]
-    hours = planned["hours"]
-    return {"ms": 1e3 * seconds, "tokens_per_s": tokens / seconds, "hours_of_a_run": hours}
+    return {
+        "ms": 1e3 * seconds,
+        "tokens_per_s": tokens / seconds,
+        "hours_of_a_run": planned["hours"],
+        "scan": scan_backend(torch.empty(0, device=device)),
+    }
 
 
-def run_times(device: torch.device, tiny: bool) -> Cases:
+def run_times(setting: Setting) -> Cases:
     """Yield whole runs of small tasks."""
-    for task in ("digits",) if tiny else ("digits", "mnist1d"):
-        config = base_config(task, "smoke" if tiny else "evening", device=device.type)
+    for task in ("digits",) if setting.tiny else ("digits", "mnist1d"):
+        config = base_config(
+            task, "smoke" if setting.tiny else "evening", device=setting.device.type
+        )
+        if not setting.seconds:
+            config = config.but(steps=FEW_STEPS, eval_every=FEW_STEPS, warmup_steps=1)
         yield task, partial(run_row, config)
 
 
@@ -127,26 +335,56 @@ def run_row(config: RunConfig) -> dict:
     }
 
 
-def timed(device: torch.device, call: Callable[[], object], seconds: float = 1.0) -> dict:
-    """Return median and quartiles in ms of as many calls as fit into `seconds`, at least three,
-    after three that are not counted. On a GPU only its own time counts, with an empty cache.
+# --------------------------------------------------------------------------------------------------
+# clocks and memory
+
+
+def timed(setting: Setting, once: Callable[[], float]) -> dict:
+    """Return median and quartiles of as many calls of `once`, which returns ms, as fit into the
+    measuring time, after three that are not counted.
     """
+    if not setting.seconds:
+        return {"ms": once()}
+    for _ in range(2):
+        once()
+    repeats = int(setting.seconds / max(seconds_of(once), 1e-6))
+    times = [once() for _ in range(min(max(LEAST_REPEATS, repeats), MOST_REPEATS))]
+    low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+    return {"ms": median, "low_ms": low, "high_ms": high, "repeats": len(times)}
 
-    def once() -> float:
-        if device.type != "cuda":
-            return 1e3 * seconds_of(call)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+def uncached_ms(device: torch.device, call: Callable[[], object]) -> float:
+    """Return the milliseconds of a call; on a GPU, its own time, with an empty cache."""
+    if device.type == "cuda":
         torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device).zero_()
-        torch.cuda._sleep(SLEEP_CYCLES)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end)
+    return device_ms(device, call, SLEEP_CYCLES)
 
-    estimate = [once() for _ in range(3)][-1]
-    repeats = min(max(3, int(1e3 * seconds / max(estimate, 1e-3))), 200)
-    low, median, high = statistics.quantiles(
-        [once() for _ in range(repeats)], n=4, method="inclusive"
-    )
-    return {"ms": median, "low_ms": low, "high_ms": high, "repeats": repeats}
+
+def device_ms(device: torch.device, call: Callable[[], object], sleep_cycles: int) -> float:
+    """Return the milliseconds of a call; on a GPU, its own time.
+
+    The GPU first sleeps for so many cycles, so that it does not wait for the host during the call.
+    """
+    if device.type != "cuda":
+        return 1e3 * seconds_of(call)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(sleep_cycles)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def peak_mb(
+    device: torch.device, call: Callable[[], object], base: int | None = None
+) -> float | str:
+    """Return by how many MB the memory that a call allocates on a GPU exceeds `base` bytes at its
+    peak; "" on a CPU. A base of None means the memory in use before the call.
+    """
+    if device.type != "cuda":
+        return ""
+    base = torch.cuda.memory_allocated(device) if base is None else base
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    return (torch.cuda.max_memory_allocated(device) - base) / 1e6
