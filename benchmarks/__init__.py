@@ -9,8 +9,8 @@
     memory.py       peak memory of one case, in a fresh process
     table.py        times → ratios, targets, tables; pictures.py draws them
     run.py          all of it, in order
-    gpu.py          `python -m benchmarks.gpu`, with gpu_errors.py, gpu_times.py, gpu_blocks.py and
-                    gpu_workers.py
+    gpu.py          `python -m benchmarks.gpu`, with gpu_errors.py, gpu_times.py, gpu_blocks.py,
+                    gpu_graph.py and gpu_workers.py
 
 Programs of their own
     store.py            times a store of 50,000 runs

@@ -20,8 +20,8 @@ alone on the GPU.
 `gpu.json` and `gpu.md` are written anew after each row, so a machine that is taken away loses only
 the case under way.
 
-gpu_errors.py holds the first part, gpu_blocks.py the part `block`, gpu_times.py the others;
-gpu_workers.py starts the processes.
+gpu_errors.py holds the first part, gpu_blocks.py the part `block`, gpu_graph.py the part `graph`,
+gpu_times.py the others; gpu_workers.py starts the processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from pathlib import Path
 
 from benchmarks.gpu_blocks import block_times
 from benchmarks.gpu_errors import correctness
-from benchmarks.gpu_times import graph_times, kernel_times, run_times, step_times
+from benchmarks.gpu_graph import graph_times
+from benchmarks.gpu_times import kernel_times, run_times, step_times
 from benchmarks.gpu_workers import NO_TIME, Cases, Setting, attempt, run_in_parallel
 from benchmarks.provenance import RESULTS, provenance
 from benchmarks.table import as_markdown
