@@ -408,7 +408,8 @@ def join_kernel(
         next_end = gl.load(ends + following * channels * N + cell, mask=has_next, other=0.0)
         next_total = gl.load(totals + following * channels + d, mask=has_next, other=0.0)
         gl.store(ends + chunk * channels * N + cell, h, mask=mask)
-        h = exp2(A_log2 * total) * h + end
+        # a state of 0 stays 0 even where a growing state's factor over the chunk is infinite
+        h = gl.where(h == 0.0, 0.0, exp2(A_log2 * total) * h) + end
         end, total, chunk = next_end, next_total, following
 
 

@@ -171,6 +171,18 @@ def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_be
         assert torch.equal(ours.isnan().cpu(), theirs.isnan())
 
 
+def test_a_state_of_zero_stays_zero_where_the_factor_over_a_chunk_is_infinite():
+    """exp(A·Σ Δ) overflows over a chunk of 8 steps, but the inputs of the first two chunks are 0."""
+    arguments = example(batch=1, channels=3, length=20, softplus=False, bias=False, gate=False)
+    arguments["u"][..., :16] = 0
+    arguments["A"] = arguments["A"].abs() + 4
+    arguments["delta"] = torch.full_like(arguments["delta"], 3.0)
+    with np.errstate(all="ignore"):
+        out = scan(on_device(arguments)).cpu()
+    expected = selective_scan(**arguments, backend="reference")
+    assert error(out, expected.double()) < 1e-5
+
+
 def surrounded_by_nan(tensor):
     """Return the same values as a view of a larger tensor of NaN."""
     wide = tensor.new_full([n + 3 for n in tensor.shape], math.nan)
