@@ -130,6 +130,40 @@ def test_imagenet_presets_count_the_papers_images_and_epochs():
         assert config.lr == pytest.approx(5e-4 * config.batch_size / 512)
 
 
+# VMamba's classification/config.py, with what its configs/vssm/vssm_tiny_224.yaml and its main.py
+# set: the options that are fields of a run
+VMAMBA_TINY = """
+MODEL.DROP_PATH_RATE 0.2
+MODEL.LABEL_SMOOTHING 0.1
+MODEL.VSSM.EMBED_DIM 96
+MODEL.VSSM.SSM_D_STATE 16
+MODEL.VSSM.SSM_RATIO 2.0
+MODEL.VSSM.SSM_CONV 3
+TRAIN.WEIGHT_DECAY 0.05
+TRAIN.CLIP_GRAD 5.0
+AUG.MIXUP 0.8
+AUG.CUTMIX 1.0
+--model_ema_decay 0.9999
+"""
+FIELD_OF = dict(
+    zip(
+        (line.split()[0] for line in VMAMBA_TINY.strip().splitlines()),
+        "drop_path label_smoothing d_model d_state expand d_conv weight_decay clip mixup cutmix ema".split(),
+        strict=True,
+    )
+)
+
+
+@pytest.mark.parametrize("task", ["imagenet100", "imagenet1k"])
+def test_imagenet_presets_have_vmambas_recipe(task):
+    config = base_config(task, "paper")
+    for line in VMAMBA_TINY.strip().splitlines():
+        option, value = line.split()
+        assert getattr(config, FIELD_OF[option]) == float(value), option
+    assert (config.precision, config.betas) == ("bf16", (0.9, 0.999))  # VMamba: AMP_ENABLE
+    assert base_config("cifar10_images", "paper").clip == base_config(task, "lab").clip == 0
+
+
 def test_every_task_has_settings_and_a_kind_at_every_scale():
     ours = {
         n: t
