@@ -37,9 +37,10 @@ def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
 VISION = dict(arm="LN>SSM>LN", d_conv=3)
 
 IMAGENET, MNIST1D = ("imagenet100", "imagenet1k"), ("mnist1d", "curves")
-# Image tasks, on which the claims about vision are judged.
-SMALL_IMAGES = ("mnist_images", "fashion_mnist_images", "svhn_images")  # with those below: S2's sets
+# With CIFAR-10, the image sets of source S2 (docs/sources.md).
+SMALL_IMAGES = ("mnist_images", "fashion_mnist_images", "svhn_images")
 CIFAR_IMAGES = ("cifar10_images", "cifar100_images")
+# Image tasks, on which the claims about vision are judged.
 VISION_TASKS = ("digits_images", "glyphs_images", *SMALL_IMAGES, *CIFAR_IMAGES, *IMAGENET)
 
 # Tasks in which the next character of a text is predicted. The text is the same for all seeds.

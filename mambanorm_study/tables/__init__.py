@@ -22,5 +22,6 @@ scores.py               the numbers by which arms are compared, from a run frame
 robustness.py           accuracy on corrupted images, latency, and classical models for tabular data
 norm_catalog.py         the registry of norms as tables, the costs of norms, the parameters of arms
 plan.py                 the cost of runs before they start
+flops.py                FLOPs of a forward pass, norms included
 replication.py          training of recorded arms once more, on the reader's machine, with new seeds
 """

@@ -249,16 +249,16 @@ def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) 
     return unique(configs)
 
 
-# Task that a model is fine-tuned on → task that it is pretrained on (§IV.B of S2, which pretrains on
-# CIFAR-100 and on California Housing). Images of letters and digits take the place of CIFAR-100.
+# Task that a model is fine-tuned on → task that it is pretrained on. S2 (§IV.C.1) pretrains on
+# CIFAR-100 and on California Housing; images of letters and digits take the place of CIFAR-100.
 PRETRAINED_ON = {"digits_images": "glyphs_images", "energy": "california_housing"}
 
 # The arms that are fine-tuned: LN alone, and S2's blend.
 TRANSFER_ARMS = ("FrozenLN", "AutoNorm_Linear")
 
-# Steps of pretraining at scale quick, as a multiple of the task's steps; share of the steps of
-# fine-tuning that train the head only. Both are ours: S2 states neither.
-PRETRAINING_FACTOR = 5
+# Task → steps of pretraining at scale quick; other scales have the task's own number of steps. Share
+# of the steps of fine-tuning that train the head only. All are ours: S2 states none.
+PRETRAINING_STEPS = {"glyphs_images": 1_000, "california_housing": 400}
 HEAD_SHARE = 0.25
 
 
@@ -279,10 +279,8 @@ def transfer_runs(
     for scratch in grid(TRANSFER_ARMS, task, scale=scale, seeds=seeds):
         source = base_config(PRETRAINED_ON[task], scale, arm=scratch.arm, seed=scratch.seed)
         sizes = {name: getattr(scratch, name) for name in ("d_model", "n_layers", "expand")}
-        factor = PRETRAINING_FACTOR if scale == "quick" else 1
-        pretrained = source.but(
-            **sizes, steps=factor * source.steps, eval_every=factor * source.eval_every
-        )
+        steps = PRETRAINING_STEPS[source.task] if scale == "quick" else source.steps
+        pretrained = source.but(**sizes, steps=steps, eval_every=max(steps // 4, 1))
         tuned = scratch.but(start=pretrained.run_id)
         head_first = tuned.but(head_steps=round(HEAD_SHARE * scratch.steps))
         for name, config in zip(runs, (pretrained, scratch, tuned, head_first), strict=True):

@@ -132,35 +132,27 @@ def test_imagenet_presets_count_the_papers_images_and_epochs():
 
 # VMamba's classification/config.py, with what its configs/vssm/vssm_tiny_224.yaml and its main.py
 # set: the options that are fields of a run
-VMAMBA_TINY = """
-MODEL.DROP_PATH_RATE 0.2
-MODEL.LABEL_SMOOTHING 0.1
-MODEL.VSSM.EMBED_DIM 96
-MODEL.VSSM.SSM_D_STATE 16
-MODEL.VSSM.SSM_RATIO 2.0
-MODEL.VSSM.SSM_CONV 3
-TRAIN.WEIGHT_DECAY 0.05
-TRAIN.CLIP_GRAD 5.0
-AUG.MIXUP 0.8
-AUG.CUTMIX 1.0
---model_ema_decay 0.9999
-"""
-FIELD_OF = dict(
-    zip(
-        (line.split()[0] for line in VMAMBA_TINY.strip().splitlines()),
-        "drop_path label_smoothing d_model d_state expand d_conv weight_decay clip mixup cutmix ema".split(),
-        strict=True,
-    )
-)
+VMAMBA_TINY = {
+    "drop_path": 0.2,  # MODEL.DROP_PATH_RATE
+    "label_smoothing": 0.1,  # MODEL.LABEL_SMOOTHING
+    "d_model": 96,  # MODEL.VSSM.EMBED_DIM
+    "d_state": 16,  # MODEL.VSSM.SSM_D_STATE
+    "expand": 2,  # MODEL.VSSM.SSM_RATIO
+    "d_conv": 3,  # MODEL.VSSM.SSM_CONV
+    "weight_decay": 0.05,  # TRAIN.WEIGHT_DECAY
+    "clip": 5.0,  # TRAIN.CLIP_GRAD
+    "betas": (0.9, 0.999),  # TRAIN.OPTIMIZER.BETAS
+    "mixup": 0.8,  # AUG.MIXUP
+    "cutmix": 1.0,  # AUG.CUTMIX
+    "ema": 0.9999,  # --model_ema_decay
+    "precision": "bf16",  # AMP_ENABLE, there with float16
+}
 
 
 @pytest.mark.parametrize("task", ["imagenet100", "imagenet1k"])
 def test_imagenet_presets_have_vmambas_recipe(task):
     config = base_config(task, "paper")
-    for line in VMAMBA_TINY.strip().splitlines():
-        option, value = line.split()
-        assert getattr(config, FIELD_OF[option]) == float(value), option
-    assert (config.precision, config.betas) == ("bf16", (0.9, 0.999))  # VMamba: AMP_ENABLE
+    assert {name: getattr(config, name) for name in VMAMBA_TINY} == VMAMBA_TINY
     assert base_config("cifar10_images", "paper").clip == base_config(task, "lab").clip == 0
 
 
