@@ -256,8 +256,11 @@ PRETRAINED_ON = {"digits_images": "glyphs_images", "energy": "california_housing
 # The arms that are fine-tuned: LN alone, and S2's blend.
 TRANSFER_ARMS = ("FrozenLN", "AutoNorm_Linear")
 
-# Task → steps of pretraining at scale quick; other scales have the task's own number of steps. Share
-# of the steps of fine-tuning that train the head only. All are ours: S2 states none.
+# Task → number of seeds, from 0, whose `transfer_runs` are recorded at scale quick.
+RECORDED_TRANSFERS = {"digits_images": 8, "energy": 8}
+
+# Task → steps of pretraining at scale quick; other scales have the task's own number of steps.
+# HEAD_SHARE: share of the steps of fine-tuning that train the head only. S2 states neither.
 PRETRAINING_STEPS = {"glyphs_images": 1_000, "california_housing": 400}
 HEAD_SHARE = 0.25
 

@@ -201,7 +201,7 @@ def test_the_operations_of_a_norm_are_those_of_its_equation(name):
         torch.testing.assert_close(torch.tensor([v.value for v in values]), expected.detach())
     per_value = (taken[24] - taken[8]) / 16
     assert per_value == flops_per_value(norm)
-    assert taken[8] - 8 * per_value <= 3
+    assert taken[8] - 8 * per_value <= 5
 
 
 def test_the_arms_of_s2_have_the_flops_of_their_norms():
