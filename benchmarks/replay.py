@@ -5,10 +5,10 @@ rounding alone moves them so far.
     python -m benchmarks.replay --rows 8 --out /tmp/replay  # another folder for the page
 
 Rows are drawn by a fixed seed: all recorded rows are shuffled, then each task of each scale gives
-one row in turn, so every task has as many rows as every other. Two kinds of rows are left out: the
-slowest tenth of each task (by recorded time, which a busy machine can make an hour), and those with
-a teacher, whose weights are not recorded. Each row trains on one thread, as its config says, in two
-worker processes. The runs are not kept.
+one row in turn, so every task has as many rows as every other. Three kinds of rows are left out:
+the slowest tenth of each task (by recorded time, which a busy machine can make an hour), those that
+learn from another run, whose weights are not recorded, and those whose data must be downloaded.
+Each row trains on one thread, as its config says, in two worker processes. The runs are not kept.
 
 Differences are new minus recorded, in points of test accuracy (hundredths; for a regression, of
 R²). A row beyond five points is trained again with its learning rate moved by some millionths, a
@@ -38,6 +38,7 @@ from mambanorm_study.runs.sweep import sweep
 
 ROWS, WORKERS, SEED = 120, 2, 0
 GROUP = ["scale", "task"]
+DOWNLOADED = ("energy", "california_housing")
 MAX_MEAN_POINTS = 0.2
 MILLIONTHS = (1, -1, 2, -2, 3, -3, 5, -5)
 ELSEWHERE = 0.05
@@ -53,8 +54,10 @@ def draw(rows: int) -> pd.DataFrame:
     frames = [recorded(scale) for scale in SCALES if recorded_path(scale).is_file()]
     frame = pd.concat(frames, ignore_index=True)
     slow = frame.wall_s > frame.groupby(GROUP).wall_s.transform("quantile", 0.9)
-    has_teacher = frame.config.map(lambda text: bool(RunConfig.from_json(text).teacher))
-    shuffled = frame[~slow & ~has_teacher].sample(frac=1, random_state=SEED)
+    configs = frame.config.map(RunConfig.from_json)
+    left_out = configs.map(lambda config: bool(config.teacher or config.start))
+    left_out |= frame.task.isin(DOWNLOADED)
+    shuffled = frame[~slow & ~left_out].sample(frac=1, random_state=SEED)
     turn = shuffled.groupby(GROUP).cumcount().sort_values(kind="stable")
     return shuffled.loc[turn.index[:rows]]
 

@@ -144,6 +144,8 @@ class RunConfig:
     # decay of the moving average of the weights; above 0, the averaged weights are validated and
     # tested
     ema: float = share(0.0, since="2026-11-22")
+    # a gradient whose L2 norm is larger is scaled down to this norm; 0 means no clipping
+    clip: float = number(0.0, since="2026-11-28")
     # stop after this many evaluations in a row that do not beat the best one; 0 means never
     patience: int = count(0, least=0, since="2026-11-22")
     # distillation: the run whose outputs are learned besides the labels (Hinton et al. 2015)

@@ -205,13 +205,18 @@ FUNCTION_FIELDS = (
     *("n_groups", "n_heads", "norm_position"),
 )
 
+# Prefixes of the weights whose shapes depend on the sizes of a task's inputs.
+PARTS_OF_INPUTS = ("stem.", "positional.")
+
 
 def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
     """Load the weights of the stored run `config.start` into a model, unless `start` is empty.
 
-    The weights of the head are loaded only if the stored run has the task of `config`. Raises
-    ValueError if the stored run cannot be used (`source_run`), if the stored weights do not fit
-    into the model, or if the models of both runs compute different functions with the same weights.
+    If the stored run has another task, the head keeps its new weights, and so does a stem or a
+    positional encoding whose shape differs, because the inputs have other sizes (patches of 3×3 and
+    of 2×2 pixels). Raises ValueError if the stored run cannot be used (`source_run`), if the stored
+    weights do not fit into the model, or if the models of both runs compute different functions
+    with the same weights.
     """
     if not config.start:
         return
@@ -224,12 +229,27 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
         )
     weights = run.checkpoint
     if run.config.task != config.task:
-        weights |= {key: w for key, w in model.state_dict().items() if key.startswith("head.")}
+        weights = keep_new_parts(model.state_dict(), weights)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         first_problem = str(error).splitlines()[1].strip()
         raise ValueError(f"{description} does not fit: {first_problem}") from None
+
+
+def keep_new_parts(new: dict[str, Tensor], stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the stored weights of another task's model, with the new weights of the head and of
+    each part in PARTS_OF_INPUTS that has other shapes in the two models.
+    """
+    kept = ["head."]
+    for part in PARTS_OF_INPUTS:
+        new_shapes, stored_shapes = (
+            {key: w.shape for key, w in weights.items() if key.startswith(part)}
+            for weights in (new, stored)
+        )
+        if new_shapes.keys() == stored_shapes.keys() and new_shapes != stored_shapes:
+            kept.append(part)
+    return stored | {key: w for key, w in new.items() if key.startswith(tuple(kept))}
 
 
 def load_teacher(

@@ -108,6 +108,7 @@ def train(
                 ),
                 curve=state.curve,
                 callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
+                clip=config.clip or math.inf,
                 cuda_graph=cuda_graph,
             )
         return _test(config, data, device, state, diverged_batch, memory)

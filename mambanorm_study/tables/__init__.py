@@ -19,8 +19,10 @@ diagnostics.py          measurements inside models: the gate, train and eval mod
 growth.py               L2 norms of the blocks' outputs over depth, and the law of their growth
 summaries.py            measurements inside each run, as columns of the run frame
 scores.py               the numbers by which arms are compared, from a run frame
+transfer.py             pretraining, and fine-tuning in two phases, beside training from scratch
 robustness.py           accuracy on corrupted images, latency, and classical models for tabular data
 norm_catalog.py         the registry of norms as tables, the costs of norms, the parameters of arms
 plan.py                 the cost of runs before they start
+flops.py                FLOPs of a forward pass, norms included
 replication.py          training of recorded arms once more, on the reader's machine, with new seeds
 """

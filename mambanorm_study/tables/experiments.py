@@ -249,6 +249,48 @@ def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) 
     return unique(configs)
 
 
+# Task that a model is fine-tuned on → task that it is pretrained on. S2 (§IV.C.1) pretrains on
+# CIFAR-100 and on California Housing; images of letters and digits take the place of CIFAR-100.
+PRETRAINED_ON = {"digits_images": "glyphs_images", "energy": "california_housing"}
+
+# The arms that are fine-tuned: LN alone, and S2's blend.
+TRANSFER_ARMS = ("FrozenLN", "AutoNorm_Linear")
+
+# Task → number of seeds, from 0, whose `transfer_runs` are recorded at scale quick.
+RECORDED_TRANSFERS = {"digits_images": 8, "energy": 6}
+
+# Task → steps of pretraining at scale quick; other scales have the task's own number of steps.
+# HEAD_SHARE: share of the steps of fine-tuning that train the head only. S2 states neither.
+PRETRAINING_STEPS = {"glyphs_images": 1_000, "california_housing": 400}
+HEAD_SHARE = 0.25
+
+
+def transfer_runs(
+    task: str, scale: str, seeds: int | Iterable[int] | None = None
+) -> dict[str, list[RunConfig]]:
+    """Return the runs of the two-phase fine-tuning of S2 (§IV.C.3) on a task in PRETRAINED_ON, as a
+    map from a description to the runs of TRANSFER_ARMS.
+
+    The descriptions: "pretrained", the runs on the other task; "from scratch"; "all at once", which
+    start from the pretrained weights; "head first", which also train only the head in the first
+    quarter of the steps. Runs of the same arm and seed are comparable. All runs on `task` have the
+    same number of steps.
+    """
+    runs: dict[str, list[RunConfig]] = {
+        "pretrained": [], "from scratch": [], "all at once": [], "head first": []
+    }  # fmt: skip
+    for scratch in grid(TRANSFER_ARMS, task, scale=scale, seeds=seeds):
+        source = base_config(PRETRAINED_ON[task], scale, arm=scratch.arm, seed=scratch.seed)
+        sizes = {name: getattr(scratch, name) for name in ("d_model", "n_layers", "expand")}
+        steps = PRETRAINING_STEPS[source.task] if scale == "quick" else source.steps
+        pretrained = source.but(**sizes, steps=steps, eval_every=max(steps // 4, 1))
+        tuned = scratch.but(start=pretrained.run_id)
+        head_first = tuned.but(head_steps=round(HEAD_SHARE * scratch.steps))
+        for name, config in zip(runs, (pretrained, scratch, tuned, head_first), strict=True):
+            runs[name].append(config)
+    return runs
+
+
 # --------------------------------------------------------------------- learning rates and budgets
 
 # The learning-rate grid on which the arms compared by a claim are tuned, as multiples of the task's

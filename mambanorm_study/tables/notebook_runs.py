@@ -11,7 +11,7 @@ from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import STUDY_SCALE, check_source, study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import arms, check_names, check_seeds, check_task, grid, unique
-from mambanorm_study.runs.presets import PAPER, TEXTS, kind_of_input
+from mambanorm_study.runs.presets import PAPER, TABLES, TEXTS, kind_of_input
 from mambanorm_study.runs.recorded_results import grid_at_recorded_lr
 from mambanorm_study.tables.experiments import (
     AUTONORM_SEEDS,
@@ -21,13 +21,16 @@ from mambanorm_study.tables.experiments import (
     NORMVARY_ARMS,
     NORMVARY_CORE_ARMS,
     POSITION_ARMS,
+    PRETRAINED_ON,
     RECORDED_TASKS,
+    RECORDED_TRANSFERS,
     STUDY_TASKS,
     TYPE_ARMS,
     VALIDATION_ARMS,
     autonorm_runs,
     figure_9_arms,
     site_runs,
+    transfer_runs,
 )
 from mambanorm_study.tables.instance_norm_parts import parts_runs
 
@@ -311,10 +314,11 @@ def notebook_runs(
 
 
 def extra_runs(scale: str) -> list[RunConfig]:
-    """Return the small runs that notebooks 03, 06, 09 and 13 need in addition to `notebook_runs`:
-    variants of a norm, and solutions of exercises.
+    """Return the small runs that notebooks 03, 06, 09, 10 and 13 need in addition to
+    `notebook_runs`: variants of a norm, fine-tuned models, and solutions of exercises.
 
-    At scale evening these notebooks read the recorded runs of scale quick.
+    At scale evening these notebooks read the recorded runs of scale quick. The runs on tables that
+    must be downloaded are listed at scale quick only.
     """
     parts = parts_runs(scale)
     digits = dict(scale=scale, seeds=sorted({c.seed for c in parts if c.task == "digits"}))
@@ -325,6 +329,10 @@ def extra_runs(scale: str) -> list[RunConfig]:
     normvary = next(c for c in by_notebook["06_normvary"] if c.arm == "NormVary>SSM>GN")
     images = by_notebook["09_vision"]
     pair = [c for c in images if c.arm in ("LN>SSM>LN", "LN>SSM>GN") and c.seed == images[0].seed]
+    fine_tuned = [task for task in PRETRAINED_ON if scale == "quick" or task not in TABLES]
+    transfers = chain.from_iterable(
+        transfer_runs(task, scale, RECORDED_TRANSFERS[task]).values() for task in fine_tuned
+    )
     return unique(
         [
             *parts,
@@ -335,6 +343,7 @@ def extra_runs(scale: str) -> list[RunConfig]:
             *(c.but(positional="learned") for c in pair),
             *jamba,
             *(c.but(**bare) for c in jamba),
+            *chain.from_iterable(transfers),
         ]
     )
 

@@ -2,14 +2,10 @@
 this machine.
 
 `plan` estimates one run, `dry_run` all runs that the store lacks. For a task that states the shape
-of its data, no data are loaded.
-
-Glossary: B rows of a batch, L positions of a row, D channels, E inner width, N state size, as in
-`mambanorm/block.py`.
+of its data, no data are loaded. flops.py says what a FLOP is.
 """
 
 import math
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,18 +16,17 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-from mambanorm.inside import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.text import number_text, plural, prefixed, spell
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
-from mambanorm_study.models import transformer, vision
 from mambanorm_study.runs import evaluation, grid, machine, regimen, store
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.run import check_data
 from mambanorm_study.runs.training_state import optimizer_of
+from mambanorm_study.tables.flops import row_flops
 from mambanorm_study.tables.norm_catalog import saved_bytes
 from mambanorm_study.tables.run_tables import markdown_table
 from mambanorm_study.tasks import TASKS, Shape, TaskData, check_task, load_task
@@ -64,7 +59,7 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     """Return the cost of one run as a dictionary with the keys task, scale, arm, parameters, steps,
     tokens, flops_per_step, flops, bytes, seconds_per_step and hours.
 
-    A multiply-add counts as two FLOPs, a training step as three forward passes. `bytes` is the
+    FLOPs are counted as in flops.py, a training step as three forward passes. `bytes` is the
     memory of the parameters with their gradients and optimizer states, and of the tensors that a
     forward pass saves for the backward pass. `hours` includes the evaluations. `bytes`,
     `seconds_per_step` and `hours` are extrapolated from a few steps on random data; if `measured`
@@ -163,50 +158,6 @@ def shape_of_data(data: TaskData) -> Shape:
         length=positions,
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         sizes=(len(data.train), len(data.val), len(data.test)),
-    )
-
-
-def row_flops(model: nn.Module, length: int) -> int:
-    """Return the FLOPs of a forward pass on one row of `length` positions.
-
-    Each weight of a linear layer or a convolution is used once at each position, and each weight of
-    a classifier's head once per row. The scan takes 7·E·N + 3·E FLOPs per position. For each state
-    these are Δ·A, its exp, (Δu)·B, and the products and sums in h ← Āh + B̄u and in C·h; for each
-    channel they are Δ·u, and the product and the sum in y + D·u. Blocks of Mamba-2 are counted with
-    the same formula. Attention takes 4·L²·D FLOPs per row. Embeddings, norms, SiLU, softplus, the
-    gate, and squeeze and excitation are not counted.
-
-    The FLOPs are computed from numbers of weights, because torch's FLOP counter takes five seconds
-    to start.
-    """
-    uses = {"stem": length, "lm_head": length, "head": 1}
-    flops = sum(
-        2 * uses[name] * _product_weights(layer)
-        for name, layer in model.named_children()
-        if name in uses and not isinstance(layer, nn.Embedding)
-    )
-    merging = getattr(model, "merging", {})
-    for depth, (_, block) in enumerate(blocks_of(model), start=1):
-        flops += 2 * length * _product_weights(block)
-        if isinstance(block, transformer.TransformerBlock):
-            flops += 4 * length**2 * block.d_model
-        else:
-            directions = 4 if isinstance(block, vision.VSSBlock) else 1
-            flops += length * directions * block.d_inner * (7 * block.d_state + 3)
-        if str(depth) in merging:
-            length //= 4
-            flops += 2 * length * _product_weights(merging[str(depth)])
-    return flops
-
-
-def _product_weights(module: nn.Module) -> int:
-    """Return the number of a module's weights that are multiplied with the input: weight matrices
-    and convolution kernels, without A_log, biases, and squeeze and excitation.
-    """
-    return sum(
-        parameter.numel()
-        for name, parameter in module.named_parameters()
-        if parameter.dim() > 1 and not re.search("A_log|bias|squeeze", name)
     )
 
 

@@ -1,6 +1,7 @@
 """Decode images, and load the image sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
 
-Each set has a task of sequences of grey pixels; the CIFAR sets also have tasks of colour images.
+Each set has a task of sequences of grey pixels and a task of images, which read the same files. The
+images of SVHN and CIFAR have three colours.
 The CIFAR sequences follow state-spaces/s4: grey values x in 0…1 become (x − 122.6/255) / (61/255),
 row after row, and at lab and paper a tenth of train, drawn with seed 42, is for validation.
 
@@ -39,9 +40,9 @@ Image, pa = Later("PIL.Image"), Later("pyarrow")
 # The mean of a square of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image
 # has 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
-# Edge of a patch in pixels. A CIFAR image has 16 positions at smoke, 64 at quick and evening, 256
-# at lab and paper.
-PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
+# Edge of a patch in pixels; at smoke it is a quarter of the image's edge. A CIFAR image has 16
+# positions at smoke, 64 at quick and evening, 256 at lab and paper.
+PATCH = {"quick": 4, "evening": 4, "lab": 2, "paper": 2}
 
 
 # ---------------------------------------------------------------------------------- reading images
@@ -152,6 +153,15 @@ class ImageSet:
     n_classes: int = 10
     columns: tuple[str, ...] = ("image", "label")
     grey: tuple[float, float] = MINUS_ONE_TO_ONE
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of an image: 1 in idx files, 3 in Parquet files."""
+        return 3 if self.columns else 1
+
+    def patch(self, scale: str) -> int:
+        """Return the edge of a patch in pixels."""
+        return PATCH.get(scale, self.edge // 4)
 
 
 SETS: dict[str, ImageSet] = {
@@ -269,26 +279,33 @@ def load_sequences(name: str, scale: str, seed: int) -> TaskData:
 
 
 def load_images(name: str, scale: str, seed: int) -> TaskData:
-    """Return colour images (n, 32, 32, 3) as bytes, which `Split.batch` converts to −1…1.
+    """Return images (n, H, W, C) as bytes, which `Split.batch` converts to −1…1.
 
     The seed decides which images are used, except at the scales lab and paper.
     """
+    image_set = SETS[name]
+    sizes = (image_set.edge, image_set.edge, image_set.channels)
     splits = [
-        Split(torch.from_numpy(images), labels)
+        Split(torch.from_numpy(images).view(-1, *sizes), labels)
         for images, labels in _load_splits(name, "RGB", scale, seed)
     ]
-    return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
+    return TaskData(
+        *splits,
+        n_classes=image_set.n_classes,
+        in_channels=image_set.channels,
+        patch=image_set.patch(scale),
+    )
 
 
-def _shape(name: str, colour: bool, scale: str) -> Shape:
+def _shape(name: str, as_images: bool, scale: str) -> Shape:
     image_set, sizes = SETS[name], SCALE_SIZES[scale]
-    position_edge = PATCH[scale] if colour else AVERAGED[scale]
+    position_edge = image_set.patch(scale) if as_images else AVERAGED[scale]
     return Shape(
         image_set.n_classes,
         (image_set.edge // position_edge) ** 2,
-        in_features=None if colour else 1,
-        in_channels=3 if colour else None,
-        patch=position_edge if colour else 1,
+        in_features=None if as_images else 1,
+        in_channels=image_set.channels if as_images else None,
+        patch=position_edge if as_images else 1,
         sizes=sizes.row_counts(image_set.rows),
         reshuffled=sizes.reshuffle,
     )
@@ -302,11 +319,10 @@ for _name, _set in SETS.items():
         prepare=partial(fetch, _name, _set.address, _set.files),
         shape=partial(_shape, _name, False),
     )(partial(load_sequences, _name))
-for _name in ("cifar10", "cifar100"):
     register_task(
         f"{_name}_images",
-        title=f"{SETS[_name].title}, in colour",
-        source=SETS[_name].source,
+        title=f"{_set.title}, {'in colour' if _set.channels == 3 else 'as images'}",
+        source=_set.source,
         kind="image",
         prepare=TASKS[_name].prepare,
         shape=partial(_shape, _name, True),

@@ -130,6 +130,32 @@ def test_imagenet_presets_count_the_papers_images_and_epochs():
         assert config.lr == pytest.approx(5e-4 * config.batch_size / 512)
 
 
+# VMamba's classification/config.py, with what its configs/vssm/vssm_tiny_224.yaml and its main.py
+# set: the options that are fields of a run
+VMAMBA_TINY = {
+    "drop_path": 0.2,  # MODEL.DROP_PATH_RATE
+    "label_smoothing": 0.1,  # MODEL.LABEL_SMOOTHING
+    "d_model": 96,  # MODEL.VSSM.EMBED_DIM
+    "d_state": 16,  # MODEL.VSSM.SSM_D_STATE
+    "expand": 2,  # MODEL.VSSM.SSM_RATIO
+    "d_conv": 3,  # MODEL.VSSM.SSM_CONV
+    "weight_decay": 0.05,  # TRAIN.WEIGHT_DECAY
+    "clip": 5.0,  # TRAIN.CLIP_GRAD
+    "betas": (0.9, 0.999),  # TRAIN.OPTIMIZER.BETAS
+    "mixup": 0.8,  # AUG.MIXUP
+    "cutmix": 1.0,  # AUG.CUTMIX
+    "ema": 0.9999,  # --model_ema_decay
+    "precision": "bf16",  # AMP_ENABLE, there with float16
+}
+
+
+@pytest.mark.parametrize("task", ["imagenet100", "imagenet1k"])
+def test_imagenet_presets_have_vmambas_recipe(task):
+    config = base_config(task, "paper")
+    assert {name: getattr(config, name) for name in VMAMBA_TINY} == VMAMBA_TINY
+    assert base_config("cifar10_images", "paper").clip == base_config(task, "lab").clip == 0
+
+
 def test_every_task_has_settings_and_a_kind_at_every_scale():
     ours = {
         n: t

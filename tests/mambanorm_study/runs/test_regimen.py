@@ -190,6 +190,35 @@ def test_patience_counts_evaluations_not_steps():
     assert not is_out_of_patience(state, DIGITS)
 
 
+def test_clipping_scales_a_large_gradient_down_and_is_off_by_default():
+    """AdamW divides by the gradients' size, so its first step shows no clipping: ε does, where the
+    clipped gradient is as small as ε.
+    """
+    assert DIGITS.clip == 0
+    assert DIGITS.but(clip=0.0).run_id == DIGITS.run_id != DIGITS.but(clip=1.0).run_id
+    plain, large = train(DIGITS), train(DIGITS.but(clip=1e6))
+    assert all(torch.equal(plain.checkpoint[name], w) for name, w in large.checkpoint.items())
+    small = train(DIGITS.but(clip=1e-9))
+    np.testing.assert_allclose(small.curves.grad_norm[0], plain.curves.grad_norm[0])  # unclipped
+    start = build_model(DIGITS, load_task("digits", "smoke", 0)).state_dict()
+    moved = [
+        max(float((run.checkpoint[name] - w).abs().max()) for name, w in start.items())
+        for run in (small, plain)
+    ]
+    assert 0 < moved[0] < 0.2 * moved[1]
+    with pytest.raises(ValueError, match="clip must be"):
+        DIGITS.but(clip=-1.0)
+
+
+def test_vmambas_whole_recipe_trains():
+    recipe = base_config("imagenet100", "paper")
+    names = ("mixup", "cutmix", "label_smoothing", "drop_path", "clip", "ema", "precision")
+    config = base_config("digits_images", "smoke").but(
+        **{name: getattr(recipe, name) for name in names}
+    )
+    assert train(config).status == "ok"
+
+
 # other runs' weights
 
 
@@ -256,6 +285,25 @@ def test_another_tasks_head_is_left_where_it_starts(store):
         torch.testing.assert_close(seen[1]["head.weight"], fresh)
     finally:
         del TASKS["twice"]
+
+
+@pytest.mark.parametrize("model", [{}, {"arm": "AutoNorm", "n_heads": 2}])
+def test_a_stem_of_another_shape_stays_new_and_the_blocks_are_taken_over(tmp_path, model):
+    """Images of glyphs have patches of 3×3 pixels, images of digits of 2×2."""
+    first = base_config("glyphs_images", "smoke", **model)
+    save_run(train(first), tmp_path)
+    config = base_config("digits_images", "smoke", **model)
+    config = config.but(start=first.run_id, head_steps=1)
+    stored = find_run(first.run_id, tmp_path).checkpoint
+    new = build_model(config, load_task("digits_images", "smoke", 0)).state_dict()
+    assert stored["stem.weight"].shape != new["stem.weight"].shape
+    train(config, on_step=_keep(seen := {}), runs_dir=tmp_path)
+    for name, value in seen[1].items():
+        if name.startswith("stem."):
+            assert torch.equal(value, new[name]), name
+        elif not name.startswith("head."):
+            assert torch.equal(value, stored[name]), name
+    assert not torch.equal(seen[4]["stem.weight"], seen[1]["stem.weight"])
 
 
 def test_a_student_learns_its_teachers_outputs(store):

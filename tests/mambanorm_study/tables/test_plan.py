@@ -11,18 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm_study as study
 from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.norms import create_norm
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli import main as cli
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.tables.plan import (
-    plan,
-    plan_table,
-    row_flops,
-    shape_of,
-    table_text,
-)
+from mambanorm_study.tables.flops import flops_per_value, norm_flops, row_flops
+from mambanorm_study.tables.plan import plan, plan_table, shape_of, table_text
 from mambanorm_study.tasks import Shape, load_task
 
 plan_module = import_module("mambanorm_study.tables.plan")  # study.plan is the function
@@ -78,14 +74,15 @@ def conv_flops(model, length: int) -> int:
 
 @pytest.mark.parametrize(("task", "changes"), MODELS)
 def test_flops_are_those_that_torch_counts(task, changes):
-    """In float64 all products are torch's own. It does not count scans, and of the convolutions
-    only those of images.
+    """In float64 all products are torch's own. It counts neither scans nor norms, and of the
+    convolutions only those of images.
     """
     config = base_config(task, "smoke", **changes)
     shape = shape_of(config)
     model, x = build_model(config, shape).double(), shape.random_inputs(3)
     work = counted(lambda: model(x.double() if x.is_floating_point() else x), images=x.dim() == 4)
     formulas = scan_flops(model, shape.length) + conv_flops(model, shape.length)
+    formulas += norm_flops(model, shape.length)
     squeeze = [
         p.numel() for name, p in model.named_parameters() if "squeeze" in name and p.dim() > 1
     ]
@@ -97,7 +94,144 @@ def test_a_training_step_takes_three_times_the_forward_pass():
     x, labels = torch.randint(0, 7, (2, 11)), torch.tensor([0, 1])
     step = counted(lambda: F.cross_entropy(model(x), labels).backward())
     products = row_flops(model, 11) - scan_flops(model, 11) - conv_flops(model, 11)
+    products -= norm_flops(model, 11)
     assert step == 3 * 2 * products
+
+
+# norms
+
+
+class Counted:
+    """A number that counts the operations on it, for an equation written down with numbers."""
+
+    operations = 0
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def _operation(self, value: float) -> "Counted":
+        Counted.operations += 1
+        return Counted(value)
+
+    def __add__(self, other):
+        return self._operation(self.value + getattr(other, "value", other))
+
+    def __sub__(self, other):
+        return self._operation(self.value - getattr(other, "value", other))
+
+    def __mul__(self, other):
+        return self._operation(self.value * getattr(other, "value", other))
+
+    def __truediv__(self, other):
+        return self._operation(self.value / getattr(other, "value", other))
+
+    def tanh(self):
+        return self._operation(math.tanh(self.value))
+
+    def inverse_root(self):
+        return self._operation(self.value**-0.5)
+
+
+def total(values):
+    result = Counted(0.0)
+    for value in values:
+        result = result + value
+    return result
+
+
+def layer_norm(x, gamma, beta):
+    mean = total(x) / len(x)
+    centred = [value - mean for value in x]
+    scale = (total(c * c for c in centred) / len(x) + 1e-5).inverse_root()
+    return [c * scale * gamma + beta for c in centred]
+
+
+def rms_norm(x, gamma):
+    scale = (total(value * value for value in x) / len(x) + 1e-5).inverse_root()
+    return [value * scale * gamma for value in x]
+
+
+def dyt(x, alpha, gamma, beta):
+    return [(value * alpha).tanh() * gamma + beta for value in x]
+
+
+def blend(x, w0, w1, first, second):
+    return [a * w0 + b * w1 for a, b in zip(first, second, strict=True)]
+
+
+ONE, NAUGHT = Counted(1.0), Counted(0.0)
+EQUATIONS = {
+    "LN": ({}, lambda x: layer_norm(x, ONE, NAUGHT)),
+    "RMSN": ({}, lambda x: rms_norm(x, ONE)),
+    "DyT": ({}, lambda x: dyt(x, Counted(0.5), ONE, NAUGHT)),
+    "DyT, linear": ({"linear": True}, lambda x: [value * ONE for value in x]),
+    "NormSelector": (
+        {"mode": "fixed"},
+        lambda x: blend(
+            x,
+            Counted(0.5),
+            Counted(0.5),
+            dyt(x, Counted(0.5), ONE, NAUGHT),
+            layer_norm(x, ONE, NAUGHT),
+        ),
+    ),
+    "NormSelector, linear": (
+        {"mode": "fixed", "linear": True},
+        lambda x: blend(
+            x, Counted(0.5), Counted(0.5), [v * ONE for v in x], layer_norm(x, ONE, NAUGHT)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_the_operations_of_a_norm_are_those_of_its_equation(name):
+    """The equation with numbers gives the norm's values. What it takes per statistic (÷ n, + ε,
+    1/√) is the same for any number of channels.
+    """
+    options, equation = EQUATIONS[name]
+    norm = create_norm(name.partition(",")[0], 8, **options)
+    taken = {}
+    for d in (8, 24):
+        x = torch.randn(1, 1, d, generator=torch.Generator().manual_seed(d))
+        Counted.operations = 0
+        values = equation([Counted(value) for value in x.flatten().tolist()])
+        taken[d] = Counted.operations
+        expected = create_norm(name.partition(",")[0], d, **options)(x).flatten()
+        torch.testing.assert_close(torch.tensor([v.value for v in values]), expected.detach())
+    per_value = (taken[24] - taken[8]) / 16
+    assert per_value == flops_per_value(norm)
+    assert taken[8] - 8 * per_value <= 5
+
+
+def test_the_arms_of_s2_have_the_flops_of_their_norms():
+    """Six norms on 16 positions of 32 channels. Only arms that compute the same tie."""
+    names = [
+        *("FrozenDyT_Linear", "FrozenDyT", "FrozenLN", "AutoNorm_DisableSelector"),
+        *("AutoNorm_FixedSelector", "AutoNorm_RandomSelector", "AutoNorm"),
+    ]
+    flops = {}
+    for arm in names:
+        config = base_config("digits_images", "quick", arm=arm)
+        flops[arm] = row_flops(build_model(config, shape_of(config)), 16)
+    none, values = flops["FrozenDyT_Linear"], 6 * 16 * 32
+    assert [(flops[name] - none) / values for name in names[:-1]] == [0, 3, 6, 6, 13, 13]
+    mlp = 2 * 6 * 16 * (32 * 8 + 8 * 2)
+    assert flops["AutoNorm"] - flops["AutoNorm_RandomSelector"] == mlp
+
+
+def test_norms_at_every_site_are_counted_where_they_stand():
+    plain = base_config("digits_images", "smoke", arm="None>SSM>None", down_sample=[1])
+    full = plain.but(
+        arm="RMSN>SSM>RMSN+B:RMSN", stem_norm="LN", final_norm="LN", down_norm="RMSN", n_layers=2
+    )
+    models = [build_model(config, shape_of(config)) for config in (plain, full)]
+    L, D, E, N = 16, full.d_model, full.expand * full.d_model, full.d_state
+    of_blocks = 4 * (L * (D + E + 4 * N) + L // 4 * (2 * D + 2 * E + 4 * N))
+    outside = 7 * (L * D + L // 4 * 2 * D) + 4 * (L // 4 * 4 * D)
+    assert norm_flops(models[0], L) == 0
+    assert norm_flops(models[1], L) == of_blocks + outside
+    assert row_flops(models[1], L) - row_flops(models[0], L) == of_blocks + outside
 
 
 def test_parameters_are_those_of_the_model_that_is_trained():

@@ -27,7 +27,9 @@ from PIL import Image
 from mambanorm_study import tasks, train
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.tables.plan import shape_of_data
+from mambanorm_study.runs.store import find_run, save_run
+from mambanorm_study.tables import robustness
+from mambanorm_study.tables.plan import plan, shape_of_data
 from mambanorm_study.tasks import (
     LazyInputs,
     Split,
@@ -101,7 +103,10 @@ def png(rng, edge, mode="RGB"):
 # ----------------------------------------------------------------------------------------- registry
 
 
-TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
+TO_BRING = [
+    *("imdb", "mnist", "svhn", "mnist_images", "svhn_images", "cifar100_images"),
+    *("breakfast", "imagenet100", "imagenet1k"),
+]
 
 
 @pytest.mark.parametrize("name", TO_BRING)
@@ -386,6 +391,72 @@ def test_real_mnist_files_are_read_and_train(data, any_checksum):
     assert loaded.train.inputs.shape == (4_000, 196, 1)
     assert (float(loaded.test.batch(slice(50))[0].min()), loaded.n_classes) == (-1, 10)
     trains("mnist")
+
+
+# the images of S2's sets (§IV.C.1), and what is done to them
+
+
+def trains_as_s2s_model(task):
+    """Assert that S2's Transformer with AutoNorm trains, is tested on corrupted images, and is
+    planned from the task's stated Shape.
+    """
+    trains(task)
+    config = base_config(task, "smoke", arm="AutoNorm")
+    result = train(config)
+    save_run(result, folder := files.data_folder("runs"))
+    table = robustness.robustness_table([find_run(config, folder)])
+    assert set(table.kind) == {"noise", "rotation"}
+    assert table[table.severity == 0].accuracy.unique().tolist() == [result.test_accuracy]
+    assert table.accuracy.between(0, 1).all()
+    assert plan(config, measured=False)["parameters"] == result.parameters
+
+
+def test_real_mnist_images_are_those_of_the_sequences(data, any_checksum):
+    (data / "mnist").mkdir()
+    names = [images.IDX["test"].format(kind) for kind in (images.IMAGES, images.LABELS)]
+    for name in names:
+        (data / "mnist" / name).symlink_to(real(f"mnist/{name}"))
+    pictures, labels = (images.read_idx("mnist", name) for name in names)
+    put_idx(data, "mnist", "train", pictures[:6_000], labels[:6_000])
+    as_images, as_pixels = load_task("mnist_images", "quick", 0), load_task("mnist", "quick", 0)
+    x, _, y = as_images.test.batch(slice(20))
+    assert (x.shape, as_images.patch, as_images.positions) == ((20, 28, 28, 1), 4, (7, 7))
+    assert torch.equal(y, as_pixels.test.batch(slice(20))[2])
+    means = torch.nn.functional.avg_pool2d(x[..., 0][:, None], 2).flatten(1)
+    sequence = as_pixels.test.batch(slice(20))[0][..., 0]
+    torch.testing.assert_close(means, sequence, atol=1 / 255 + 1e-6, rtol=0)  # stored as bytes
+    trains_as_s2s_model("mnist_images")
+
+
+def test_real_fashion_mnist_images_are_read_and_train(data, any_checksum):
+    folder = data / "fashion_mnist"
+    folder.mkdir()
+    for part in ("train", "test"):  # the 900 images of the sprite are both parts
+        for kind in (images.IMAGES, images.LABELS):
+            link = folder / images.IDX[part].format(kind)
+            link.symlink_to(real(f"fashion_mnist/sprite900-{kind}-ubyte.gz"))
+    loaded = load_task("fashion_mnist_images", "smoke", 0)
+    assert loaded.train.batch([0])[0].shape == (1, 28, 28, 1)
+    assert (loaded.patch, loaded.positions) == (7, (4, 4))
+    pictures = images.read_idx("fashion_mnist", images.IDX["test"].format(images.IMAGES))
+    row = torch.randperm(900, generator=torch.Generator().manual_seed(0))[0]
+    found = loaded.test.batch([0])[0][0, ..., 0]
+    np.testing.assert_allclose(found, pictures[row] / 127.5 - 1, atol=1e-6)
+    trains_as_s2s_model("fashion_mnist_images")
+
+
+def test_svhn_images_have_the_colours_of_their_files(data):
+    test_file = put_parquet(data, "svhn", "test", 60)
+    put_parquet(data, "svhn", "train", 100)
+    loaded = load_task("svhn_images", "smoke", 0)
+    assert (loaded.in_channels, loaded.n_classes, loaded.patch) == (3, 10, 8)
+    row = torch.randperm(60, generator=torch.Generator().manual_seed(0))[0]
+    stored = pq.read_table(test_file).to_pylist()[row]
+    picture = np.asarray(Image.open(io.BytesIO(stored["image"]["bytes"])))
+    x, _, labels = loaded.test.batch([0])
+    np.testing.assert_allclose(x[0], picture / 127.5 - 1, atol=1e-6)
+    assert labels.item() == stored["label"]
+    trains_as_s2s_model("svhn_images")
 
 
 def put_parquet(data, name, split, n, seed=0, file=None):
