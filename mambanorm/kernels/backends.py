@@ -31,6 +31,7 @@ if not HAS_NUMBA:
 BACKENDS = ("auto", "reference", "cpu", "triton", "mamba_ssm")
 _FASTEST = {"cpu": ("cpu",), "cuda": ("triton", "mamba_ssm")}
 _KERNEL_DTYPES = torch.float32, torch.bfloat16, torch.float16
+MIN_TRITON = 3, 6  # Gluon, Triton's language with layouts, changes from version to version
 _MAMBA_SSM_MAX_N = 256  # largest N that mamba-ssm's kernel takes
 
 
@@ -153,6 +154,9 @@ def triton_obstacle(device_type):
     The text continues a sentence that starts with "backend 'triton'". The result is cached.
     """
     try:
+        version = importlib.import_module("triton").__version__
+        if tuple(map(int, version.split(".")[:2])) < MIN_TRITON:
+            return f"needs Triton {MIN_TRITON[0]}.{MIN_TRITON[1]} or newer, and this is {version}"
         interpreted = importlib.import_module("mambanorm.kernels.gluon").INTERPRETED
     except Exception as error:  # a Triton built for another Python may raise any error
         return (

@@ -54,9 +54,11 @@ CHUNK = 64  # steps per chunk; twice as many for sequences longer than LONG
 LONG = 4096
 FORWARD_STEPS, BACKWARD_STEPS = 4, 2  # steps per tile; more would need more registers
 CELLS = 16  # cells of one step per thread
-N_LANES, N_REGISTERS, N_WARPS = 4, 8, 4  # most lanes, registers of a thread, and warps for states
+N_LANES = 4  # at most this many lanes of a warp share the states of one channel,
+N_REGISTERS = 8  # at most this many states of one channel are in one thread (more if N > 128),
+N_WARPS = 4  # and at most this many warps share the states of one channel
 WARPS_PER_MULTIPROCESSOR = 8  # of `gradient_kernel`, at the same time
-LEAST_LOAD = 0.85  # least share of the programs that have work in the last round
+LEAST_LOAD = 0.85  # smallest accepted items / (rounds · programs): how busy the GPU is
 JOIN_CELLS = 128  # cells per program of `join_kernel`
 
 
@@ -237,7 +239,8 @@ def _states_between_chunks(inputs, plan, is_reversed, x, matrix):
         tile, num_warps=warps(tile),
     )  # fmt: skip
     layout = BlockedLayout([1], [32], [JOIN_CELLS // 32], [0])
-    join_kernel[-(-N * plan.channels // JOIN_CELLS), plan.batch](
+    # one axis, because CUDA limits the others to 65,535
+    join_kernel[(-(-N * plan.channels // JOIN_CELLS) * plan.batch,)](
         ends, totals, inputs.A, plan.chunks, plan.channels, is_reversed, N, JOIN_CELLS, layout,
         num_warps=JOIN_CELLS // 32,
     )  # fmt: skip

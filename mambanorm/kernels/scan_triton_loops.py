@@ -25,6 +25,7 @@ import triton.language as tl
 from mambanorm.kernels.gluon import INTERPRETED, gl, jit
 
 LOG2E = tl.constexpr(1.4426950408889634)
+INF = tl.constexpr(float("inf"))
 IN_NUMPY = tl.constexpr(INTERPRETED)
 
 
@@ -392,8 +393,9 @@ def join_kernel(
     chunks, D) holds Σ Δ. If REVERSED, the kernel goes from the last chunk to the first and computes
     the gradient after each chunk.
     """
-    cell = gl.program_id(0) * CELLS + gl.arange(0, CELLS, layout=LAYOUT)
-    row, mask = gl.program_id(1).to(gl.int64), cell < N * channels
+    blocks = gl.cdiv(N * channels, CELLS)
+    cell = gl.program_id(0) % blocks * CELLS + gl.arange(0, CELLS, layout=LAYOUT)
+    row, mask = (gl.program_id(0) // blocks).to(gl.int64), cell < N * channels
     d = cell // N
     A_log2 = gl.load(A + cell, mask=mask, other=0.0) * LOG2E
     h = gl.zeros((CELLS,), gl.float32, LAYOUT)
@@ -408,8 +410,10 @@ def join_kernel(
         next_end = gl.load(ends + following * channels * N + cell, mask=has_next, other=0.0)
         next_total = gl.load(totals + following * channels + d, mask=has_next, other=0.0)
         gl.store(ends + chunk * channels * N + cell, h, mask=mask)
-        # a state of 0 stays 0 even where a growing state's factor over the chunk is infinite
-        h = gl.where(h == 0.0, 0.0, exp2(A_log2 * total) * h) + end
+        # step by step, 0 stays 0 and ∞ stays ∞; the product would be NaN if the factor over the
+        # whole chunk is ∞ or 0
+        decayed = gl.where((h == 0.0) | (gl.abs(h) == INF), h, exp2(A_log2 * total) * h)
+        h = decayed + end
         end, total, chunk = next_end, next_total, following
 
 
@@ -462,7 +466,9 @@ def output_kernel(
         for i in gl.static_range(STEPS):
             h = h * select_step(a, step, i) + select_step(drive, step, i)
             all_h = gl.where(step == i, h[None, :, :], all_h)
-        y = sum_states(all_h * states_to_cells(c, T), T) + skip * x
+        y = sum_states(all_h * states_to_cells(c, T), T)
+        if D is not None:
+            y += skip * x
         tile_out = out + ((row * sizes.length + begin) * sizes.channels + first)
         mask = input_mask(sizes, begin, first, end, T)
         store(tile_out + (input_step * sizes.channels + input_d), y, mask, PADDED)
@@ -606,7 +612,10 @@ def gradient_kernel(
                 dskip += dy * x
                 tile_start = (row * sizes.length + begin) * sizes.channels + first
                 offsets = input_step * sizes.channels + input_d
-                store(du + tile_start + offsets, ddrive * dt + dy * skip, mask, PADDED)
+                dx = ddrive * dt
+                if D is not None:
+                    dx += dy * skip
+                store(du + tile_start + offsets, dx, mask, PADDED)
                 store(ddelta + tile_start + offsets, ddt, mask, PADDED)
                 begin = previous
             store(after + chunk_start * N + (d * N + n), da, cells, PADDED)

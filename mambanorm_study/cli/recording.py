@@ -33,7 +33,7 @@ from mambanorm_study.claims.plan import (
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import recorded_results
 from mambanorm_study.runs.grid import grid, unique
-from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
+from mambanorm_study.runs.needed_runs import FindNeeded, known_runs, train_needed
 from mambanorm_study.runs.store import find_run, load_runs
 from mambanorm_study.tables import experiments, notebook_runs, summaries
 
@@ -295,9 +295,9 @@ def record_results(
     path: the file; by default data/results/<scale>.parquet. It is written after each part, and a
     second call continues with the next part. Runs that are in the file or in the kit's recorded
     results are not trained again. Each new row has the version of the protocol and the commit that
-    last changed the protocol. seeds, tasks: as in `parts`. minutes: no part is started that, taking
-    as long as the longest one so far, would end later; the first part is always recorded.
-    sweep_options: scheduler, workers, client and progress, as in `sweep`.
+    last changed the protocol. seeds, tasks: as in `parts`. minutes: stop before a part that is
+    expected to end later, by the time per run so far; the first part that trains is always
+    recorded. sweep_options: scheduler, workers, client and progress, as in `sweep`.
 
     Raises RuntimeError if a run could not be trained; the part of this run is then not recorded.
     Raises ValueError and OSError as `recorded_frame` does, before anything is trained.
@@ -305,13 +305,16 @@ def record_results(
     commit = protocol_commit()
     path = path or recorded_results.recorded_path(scale)
     to_record = parts(scale, seeds, tasks)
-    start, longest = time.monotonic(), 0.0
+    start, n_trained = time.monotonic(), 0
     for number, part in enumerate(to_record, start=1):
-        begin = time.monotonic()
-        if minutes is not None and begin - start + longest > 60 * minutes:
-            n_parts = plural(len(to_record) - number + 1, "part")
-            print(f"no time for another part: {n_parts} left for the next call")
-            break
+        known = known_runs(scale, runs_dir, recorded_frame(scale, path))
+        n_missing = len({config.run_id for config in part.find_needed(known)} - set(known.run_id))
+        if minutes is not None and n_trained and n_missing:
+            seconds = time.monotonic() - start
+            if seconds + n_missing * seconds / n_trained > 60 * minutes:
+                n_parts = plural(len(to_record) - number + 1, "part")
+                print(f"no time for another part: {n_parts} left for the next call")
+                break
         print(
             f"part {number} of {len(to_record)}: {part.name}, "
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
@@ -325,7 +328,7 @@ def record_results(
                 "not recorded"
             )
         _add_runs(trained.needed, commit, path, runs_dir)
-        longest = max(longest, time.monotonic() - begin)
+        n_trained += n_missing
     return path
 
 

@@ -164,7 +164,7 @@ def verdicts(options: argparse.Namespace) -> int:
         "--minutes",
         type=arg.minutes,
         metavar="M",
-        help="start no part that would end later than this; parts are recorded as a whole",
+        help="stop before a part that is expected to end later; parts are recorded as a whole",
     ),
     *arg.selection_options(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,

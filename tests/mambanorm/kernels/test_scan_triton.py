@@ -128,10 +128,13 @@ def test_low_precision_inputs_are_computed_in_float32_and_cast_back(dtype, ulp):
 
 
 # -------------------------------------------------------------------------------------- inf and NaN
+@pytest.mark.parametrize(("length", "skip"), [(5, True), (5, False), (24, True)])
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
-def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
-    arguments = example(batch=1, channels=3, length=5)
+def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value, length, skip):
+    arguments = example(batch=1, channels=3, length=length, skip=skip)
+    if arguments[name] is None:
+        pytest.skip("no D")
     arguments[name].view(-1)[arguments[name].numel() // 2] = value
     with np.errstate(all="ignore"):
         ours = scan(on_device(arguments), return_last_state=True)
@@ -169,6 +172,18 @@ def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_be
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours.isinf().cpu(), theirs.isinf())
         assert torch.equal(ours.isnan().cpu(), theirs.isnan())
+
+
+def test_an_infinite_state_stays_infinite_where_the_factor_over_a_chunk_is_0():
+    arguments = example(batch=1, channels=3, length=24, softplus=False, bias=False, gate=False)
+    arguments["u"][..., 0] = math.inf
+    arguments["A"] = -arguments["A"].abs() - 16
+    arguments["delta"] = torch.full_like(arguments["delta"], 2.0)
+    with np.errstate(all="ignore"):
+        _, ours = scan(on_device(arguments), return_last_state=True)
+    _, theirs = selective_scan(**arguments, return_last_state=True, backend="reference")
+    assert torch.equal(ours.isinf().cpu(), theirs.isinf())
+    assert torch.equal(ours.isnan().cpu(), theirs.isnan())
 
 
 def test_a_state_of_zero_stays_zero_where_the_factor_over_a_chunk_is_infinite():
@@ -448,6 +463,12 @@ def test_triton_says_why_it_cannot_run(monkeypatch, no_cached_obstacle):
         ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"
     ):
         selective_scan(**example(length=3), backend="triton")
+    obstacle.cache_clear()
+    monkeypatch.setattr(backends, "MIN_TRITON", (99, 0))
+    assert re.search(r"needs Triton 99.0 or newer, and this is \d", obstacle("cuda"))
+    monkeypatch.undo()
+    monkeypatch.setattr(gluon, "INTERPRETED", False)
+    obstacle.cache_clear()
     if DEVICE == "cpu":
         assert re.search("cannot start here.*C compiler", obstacle("cuda"), re.DOTALL)
     obstacle.cache_clear()
