@@ -51,7 +51,8 @@ def fit(
     clip: a gradient with a larger L2 norm is scaled down to this norm.
     cuda_graph: replay the steps as CUDA graphs (kernels/graph_step.py). `loss_of` must then compute
         the same for every step, and a batch must be a tuple of CUDA tensors of constant shapes.
-        If something is in the way, a warning says what, and the steps are not replayed.
+        If something is in the way, a warning says what, and the steps are not replayed. During the
+        training, only the rate and the weights, in place, may be changed.
     """
     parameters = list(model.parameters())  # outside the loop: parameters() visits all modules
 

@@ -38,9 +38,9 @@ def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -
 
 def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the part of a model's norm_options that applies to the norms of its blocks."""
-    return known_options(arm.norms, common_options(norm_options)) | {
-        k: v for k, v in (norm_options or {}).items() if k in SITES_WITH_OPTIONS
-    }
+    options = known_options(arm.norms, common_options(norm_options))
+    given = norm_options or {}
+    return options | {site: given[site] for site in SITES_WITH_OPTIONS if site in given}
 
 
 def check_arm_options(

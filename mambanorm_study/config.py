@@ -99,8 +99,8 @@ class RunConfig:
         "auto|cpu|mps|cuda(:[0-9]+)?",
         choices=("auto", "cpu", "cuda", "mps", "cuda:1"),
     )
-    # replay training steps as CUDA graphs (runs/run.py): "auto" as `GRAPH_BY_DEFAULT` says there,
-    # "on" wherever possible; the results differ by rounding, as those of another `device` do
+    # replay training steps as CUDA graphs: "auto" as GRAPH_BY_DEFAULT in runs/run.py, "on" whenever
+    # possible; the results differ by rounding, as those of another `device` do
     cuda_graph: str = choice("auto", ("auto", "on", "off"), since="2026-11-27")
     # CPU threads; with another number of threads, results are rounded differently
     threads: int = count(1, most=4_096, since="2026-11-21")

@@ -9,7 +9,7 @@ them.
 
 Between the two graphs, `fit` (mambanorm/loop.py) reads the loss and the norm, as it does without
 graphs. So training ends at the same step if a loss or gradient is not finite, and the optimizer
-does not use that gradient. Reading costs one wait for the GPU per step.
+does not use that gradient. Reading waits for the GPU once per micro-batch and once for the norm.
 
 - The first WARM_UP steps are ordinary steps of the training. They compile the kernels and create
   the optimizer's state. Capturing runs nothing on the GPU. So there are no extra steps whose effect
@@ -19,7 +19,8 @@ does not use that gradient. Reading costs one wait for the GPU per step.
 - A graph repeats the kernels, not the Python code. A step whose Python code must run each time, or
   that waits for the GPU, cannot be replayed: then all steps are ordinary ones, and a warning says
   why. The reason is found before the capture if possible, because a failed capture disturbs torch's
-  allocator. After the capture, new hooks are not called, and weights must be changed in place.
+  allocator. After the capture, weights must be changed in place, and new hooks, `requires_grad` and
+  the optimizer's settings other than the rate have no effect.
 
 Source: PyTorch's documentation, "CUDA semantics", section "CUDA Graphs".
 """
@@ -57,20 +58,20 @@ class GraphStep:
         self.ordinary_backward, self.ordinary_update = backward, update
         self.device = next(model.parameters()).device
         self.lr = torch.zeros((), dtype=torch.float32, device=self.device)
-        self.ordinary_steps, self.waits, self.graphs, self.is_off = 0, [], None, False
+        self.ordinary_steps, self.blocking_lines, self.graphs, self.is_disabled = 0, [], None, False
 
     def backward(self, batch, step):
         """Return what `backward` returns, from an ordinary call or from a replay."""
-        reason = None if self.is_off else self._prepare(batch, step)
+        reason = None if self.is_disabled else self._prepare(batch, step)
         if reason is not None:
             report(reason)
-            self.is_off, self.graphs = True, None
-        if self.is_off:
+            self.is_disabled, self.graphs = True, None
+        if self.is_disabled:
             return self.ordinary_backward(batch, step)
         if self.graphs is None:
             self.ordinary_steps += 1
-            observe = noting_waits if self.ordinary_steps == WARM_UP else nullcontext
-            with observe(self.waits):
+            observe = record_blocking_lines if self.ordinary_steps == WARM_UP else nullcontext
+            with observe(self.blocking_lines):
                 return self._on_capture_stream(self.ordinary_backward, batch, step)
         for static, part in zip(self.inputs, batch):
             if part is not None:
@@ -80,7 +81,7 @@ class GraphStep:
 
     def update(self, lr, total_norm):
         """Do what `update` does, by an ordinary call or by a replay."""
-        if self.is_off:
+        if self.is_disabled:
             self.ordinary_update(lr, total_norm)
             return
         self.lr.fill_(lr)
@@ -101,7 +102,7 @@ class GraphStep:
         reason = obstacle(self.model, self.optimizer, batch, self.device)
         if reason is not None or self.ordinary_steps < WARM_UP:
             return reason
-        return self.waits[0] if self.waits else self._capture(batch, step)
+        return self.blocking_lines[0] if self.blocking_lines else self._capture(batch, step)
 
     def _capture(self, batch, step):
         """Capture both graphs. Return None, or why the capture failed."""
@@ -143,7 +144,10 @@ class GraphStep:
 
 @functools.cache
 def capture_stream(device):
-    """Return the stream on which steps are captured: one per device, as each has a workspace."""
+    """Return the stream on which steps are captured.
+
+    There is one stream per device, so that cuBLAS allocates its workspace once.
+    """
     return torch.cuda.Stream(device)
 
 
@@ -161,6 +165,12 @@ def obstacle(model, optimizer, batch, device):
     tensors = [part for part in batch if part is not None] if isinstance(batch, tuple) else [None]
     if not all(isinstance(part, torch.Tensor) and part.device == device for part in tensors):
         return f"a batch must be a tuple of tensors on {device} or None"
+    hooks_of_steps = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+    if any(getattr(optimizer, hooks, None) for hooks in hooks_of_steps):
+        return "a hook of the optimizer reads each training step"
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return f"a hook of {name} reads each training step"
     for name, module in model.named_modules():
         if any(getattr(module, hooks) for hooks in HOOKS) or getattr(module, "observer", None):
             return f"a hook or an observer at {name or 'the model'} reads each training step"
@@ -168,7 +178,7 @@ def obstacle(model, optimizer, batch, device):
 
 
 @contextmanager
-def noting_waits(waits):
+def record_blocking_lines(waits):
     """Append to `waits` each line that waits for the GPU inside the `with` block.
 
     A wait, such as for `.item()` or for an index of bools, cannot be captured. Other warnings in

@@ -37,7 +37,7 @@ from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
 from mambanorm_study.tasks.base import Units
 
-# What `cuda_graph="auto"` means on CUDA. Whether it is on or off, all run_ids stay the same.
+# True if `cuda_graph="auto"` replays steps on CUDA. Changing it changes no run_id.
 GRAPH_BY_DEFAULT = True
 # Largest share of positions that padding every batch to the same length may add.
 MOST_PADDING = 0.25
