@@ -104,7 +104,7 @@ def norm_cases():
 OPTIONS = [
     ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
     ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
-    ("LN", {"eps": 0}, "eps must be above 0, got 0"),
+    ("LN", {"eps": -1e-5}, "eps must be 0 or above, got -1e-05"),
     (["LN"], {}, "unknown norm"),
     ("rmsnn", {}, "did you mean 'RMSN'"),
     ("LN", {"affine": "no"}, "affine must be True or False, got 'no'"),
