@@ -34,7 +34,7 @@ class LpNorm(Norm):
     The power mean is the mean of |x| for p = 1, the root mean square for p = 2 (RMSN), and the
     largest |x| for p = ∞. For every p, ε is added to the square of the power mean, so that p = 2
     equals RMSN; the source has no ε, which is eps=0. For p < 1 the power mean is no norm: it
-    violates the triangle inequality, and its gradient is infinite where a channel is 0. Raises
+    violates the triangle inequality, and its slope has no bound near a channel of 0. Raises
     ValueError unless p > 0.
     """
 
