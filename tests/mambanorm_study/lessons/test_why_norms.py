@@ -57,7 +57,7 @@ def test_every_loss_of_a_step_has_the_same_noise():
     after = torch.get_rng_state()
     for p in model.parameters():
         p.grad = torch.zeros_like(p)  # no step at all
-    assert losses_along_gradient(model, x, labels, state) == [float(loss)] * len(STEP_SIZES)
+    assert losses_along_gradient(model, x, labels, state) == [loss.item()] * len(STEP_SIZES)
     assert torch.equal(torch.get_rng_state(), after)  # the next batch is the same as without
 
 
