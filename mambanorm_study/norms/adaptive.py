@@ -76,18 +76,18 @@ class Condition:
 @register_norm(
     "adaLN",
     equation=r"y = (\gamma_c + s_c) \frac{x - \mu_{nl}}{\sqrt{\sigma_{nl}^2 + \epsilon}}"
-    r" + \beta_c + t_c,\quad s, t\ \mathrm{linear\ in\ a\ condition}",
+    r" + \beta_c + t_c,\quad (s, t) = W \mathbf{c}",
     source="Peebles & Xie 2023, §3.2; S3, Adaptive",
     axes=("D",),
     causal=True,
-    learnable="γ, β, two linear maps of the condition",
-    use="where something outside the layer should steer it: a class, a time step, the whole row",
+    learnable="γ, β, W",
+    use="where a class, a time step or the whole row should steer a layer",
 )
 class AdaptiveLayerNorm(LayerNorm):
     """Layer norm with scale and shift from a condition, x (B, L, d) → (B, L, d).
 
-    `condition_weight` (2·d, C) holds the two linear maps, s above t; their constant parts are γ and
-    β. It is None, and the norm is LN, until `connect` gives the norm a condition. `affine=False`
+    `condition_weight` W (2·d, C) holds the two linear maps, s above t; γ and β are their constant
+    parts. W is None, and the norm is LN, until `connect` gives the norm a condition. `affine=False`
     leaves out γ and β (γ = 1 and β = 0), not the maps.
     """
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from mambanorm_study import figures
 from mambanorm_study.lessons import why_norms
 from mambanorm_study.lessons.why_norms import (
     NET_ARMS,
@@ -91,6 +92,13 @@ def test_batch_norm_makes_the_loss_smooth_and_noise_takes_little_of_the_accuracy
     assert ((ranges.high - ranges.low) == ranges.range).all()
     accuracy = ranges.groupby("arm").train_accuracy.mean()
     assert accuracy["BN"] - accuracy["BN + noise"] < accuracy["BN"] - accuracy["None"]
+
+
+def test_the_figure_of_the_ranges_has_a_panel_for_each_arm(ranges):
+    fig = figures.fig_loss_ranges(ranges)
+    assert [ax.get_title() for ax in fig.axes] == ["no norm", "BN", "BN + noise"]
+    assert all(ax.get_xlabel() == "training step" for ax in fig.axes)
+    assert fig.axes[0].get_ylabel() == "loss along the gradient"
 
 
 # ------------------------------------------------------------------------------ normalizer-free net
