@@ -96,7 +96,7 @@ def test_batch_norm_makes_the_loss_smooth_and_noise_takes_little_of_the_accuracy
 
 def test_the_figure_of_the_ranges_has_a_panel_for_each_arm(ranges):
     fig = figures.fig_loss_ranges(ranges)
-    assert [ax.get_title() for ax in fig.axes] == ["no norm", "BN", "BN + noise"]
+    assert [ax.get_title(loc="left") for ax in fig.axes] == ["no norm", "BN", "BN + noise"]
     assert all(ax.get_xlabel() == "training step" for ax in fig.axes)
     assert fig.axes[0].get_ylabel() == "loss along the gradient"
 
