@@ -38,9 +38,11 @@ def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -
 
 def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the part of a model's norm_options that applies to the norms of its blocks."""
-    options = known_options(arm.norms, common_options(norm_options))
-    given = norm_options or {}
-    return options | {site: given[site] for site in SITES_WITH_OPTIONS if site in given}
+    return known_options(arm.norms, common_options(norm_options)) | {
+        site: options
+        for site, options in (norm_options or {}).items()
+        if site in SITES_WITH_OPTIONS
+    }
 
 
 def check_arm_options(

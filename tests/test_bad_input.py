@@ -104,7 +104,7 @@ def norm_cases():
 OPTIONS = [
     ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
     ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
-    ("LN", {"eps": 0}, "eps must be above 0, got 0"),
+    ("LN", {"eps": -1e-5}, "eps must be 0 or above, got -1e-05"),
     (["LN"], {}, "unknown norm"),
     ("rmsnn", {}, "did you mean 'RMSN'"),
     ("LN", {"affine": "no"}, "affine must be True or False, got 'no'"),
@@ -119,7 +119,7 @@ OPTIONS = [
         {"momentum": math.nan},
         "momentum is the weight of the new statistic and must lie in 0..1, got nan",
     ),
-    ("Lp", {"p": 0.5}, "p of the Lp norm must be a number from 1 to infinity"),
+    ("Lp", {"p": 0}, "p of the Lp norm must be a number above 0, such as 1, 2 or inf, got 0"),
     ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
     ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
     ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),

@@ -43,18 +43,26 @@ from mambanorm.norms import create_norm, known_options
 # packages may add entries.
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
 
+# Functions that are called with each new model, such as `connect` of mambanorm_study's adaLN.
+AFTER_INIT: list[Callable[[nn.Module], object]] = []
+
 
 def stores_arguments(init: Callable[..., None]) -> Callable[..., None]:
     """Decorate a model's __init__ to store its arguments as `model.arguments`.
 
-    A checkpoint saves these arguments, so that the model can be built again.
+    A checkpoint saves these arguments, so that the model can be built again. After __init__, the
+    functions in AFTER_INIT are called with the model.
     """
 
     @wraps(init)
     def wrapped(self: nn.Module, *args: Any, **options: Any) -> None:
         init(self, *args, **options)
-        names = list(signature(init).parameters)[1:]
-        self.arguments = {**dict(zip(names, args)), **options}  # type: ignore[assignment]
+        self.arguments = {  # type: ignore[assignment]
+            **dict(zip(list(signature(init).parameters)[1:], args)),
+            **options,
+        }
+        for finish in AFTER_INIT:
+            finish(self)
 
     return wrapped
 

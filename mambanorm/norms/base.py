@@ -165,8 +165,8 @@ def check_values(**options: Any) -> None:
             raise ValueError(f"{name} must be a number, got nan")
         elif math.isinf(value):
             raise ValueError(f"{name} must be finite, got {value}")
-    if not options.get("eps", 1) > 0:
-        raise ValueError(f"eps must be above 0, got {options['eps']!r}")
+    if not options.get("eps", 0) >= 0:
+        raise ValueError(f"eps must be 0 or above, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ValueError(
             "momentum is the weight of the new statistic and must lie in 0..1, "

@@ -205,8 +205,9 @@ def check_options(names: Sequence[str | None], options: Mapping[str, Any] | None
     for option in options or {}:
         if option not in known:
             valid = [option for name in names for option in NORMS[registered_name(name)].options]
-            norms = ", ".join(map(str, names))
-            raise unknown(f"option of {norms}", option, dict.fromkeys(valid), TypeError)
+            raise unknown(
+                f"option of {', '.join(map(str, names))}", option, dict.fromkeys(valid), TypeError
+            )
 
 
 def check_causal(names: Sequence[str | None], reason: str) -> None:

@@ -38,6 +38,7 @@ from mambanorm_study.figures.lessons import (
     fig_costs as fig_costs,
     fig_descent as fig_descent,
     fig_invariances as fig_invariances,
+    fig_loss_ranges as fig_loss_ranges,
     fig_memory as fig_memory,
     fig_missing_parts as fig_missing_parts,
     fig_norm_effects as fig_norm_effects,

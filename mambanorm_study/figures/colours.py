@@ -34,6 +34,7 @@ LOOKS = {
     "DyT": ("#7A6545", "h"),
     "Derf": ("#BFDCA0", (4, 1, 0)),
     "NormSelector": ("#2A2AA8", "$w$"),
+    "adaLN": ("#3611FB", "$c$"),
 }
 PALETTE = {name: colour for name, (colour, _) in LOOKS.items()}
 MARKERS = {name: marker for name, (_, marker) in LOOKS.items()}

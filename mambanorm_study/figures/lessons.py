@@ -230,6 +230,29 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
 
 
 @styled
+def fig_loss_ranges(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
+    """Return the range of the loss along the gradient at each step of training, one panel per arm.
+
+    The band goes from the lowest to the highest loss, medians over the seeds. frame: the frame of
+    `lessons.why_norms.loss_ranges`.
+    """
+    arms = list(frame.arm.unique())
+    fig, axes = new_figure(1, len(arms), height=3.1, sharey=True)
+    for ax, arm in zip(axes[0], arms, strict=True):
+        band = frame[frame.arm == arm].groupby("step")[["low", "high"]].median()
+        ax.fill_between(band.index, band.low, band.high, color=norm_colour(arm), linewidth=0)
+        ax.set(title="no norm" if arm == "None" else arm, xlabel="training step", yscale="log")
+    axes[0, 0].set_ylabel("loss along the gradient")
+    return finish(
+        fig,
+        "The range of the loss along the gradient",
+        caption,
+        "band: lowest to highest loss over the step sizes, medians over the seeds",
+        seeds_note(frame),
+    )
+
+
+@styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
     """Return a heat map of w₀, DyT's weight, for each NormSelector and class; LN's is 1 − w₀.
 

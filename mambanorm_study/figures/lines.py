@@ -36,6 +36,7 @@ from mambanorm_study.tables.run_tables import check_frame
 AXIS_LABELS = {
     "accuracy": "test accuracy (%)",
     "train_accuracy": "training accuracy (%)",
+    "val_accuracy": "validation accuracy (%)",
     "error": "test error (RMSE)",
     "batch": "training batch, rows",
     "lr": "learning rate",

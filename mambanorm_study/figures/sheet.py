@@ -46,7 +46,7 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
     fig = StudyFigure(figsize=(8.27, 11.69), dpi=150)  # A4 in inches
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
     fig.text(0.05, 0.96, "\n".join(INTRODUCTION), fontsize=7.8, color=INK, va="top")
-    margins = dict(left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
+    margins = dict(left=0.05, right=0.95, top=0.905, bottom=0.033, hspace=0.05, wspace=0.03)
     axes = fig.subplots(rows, COLUMNS, gridspec_kw=margins).ravel()
     for ax in axes:
         ax.set_axis_off()
@@ -65,16 +65,16 @@ def _draw_card(ax: Axes, entry: NormEntry) -> None:
     ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, influencing_cells(entry.name), norm_colour(entry.name), hatch="//////")
-    ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", va="top", color=INK)
+    ax.text(0.29, 0.94, entry.name, fontsize=10, weight="bold", va="top", color=INK)
     main, *conditions = equation(entry)
     sight, weight = ("causal", "normal") if entry.causal else ("sees the future", "bold")
     small = dict(fontsize=7, va="top", ha="right", color=INK)
     ax.text(0.98, 0.9, sight, weight=weight, **small)
     ax.text(0.98, 0.76, "\n".join([axes_text(entry.name), *conditions]), **small)
-    ax.text(0.29, 0.58, main, fontsize=8, va="center", color=INK)
+    ax.text(0.29, 0.59, main, fontsize=7.2, va="center", color=INK)
     facts = textwrap.wrap(f"learns {entry.learnable} · {entry.use}", WIDEST)
     source = textwrap.shorten(entry.source.replace("`", ""), WIDEST, placeholder=" …")
-    ax.text(0.29, 0.06, "\n".join([*facts, source]), fontsize=6.6, va="bottom", color=INK)
+    ax.text(0.29, 0.05, "\n".join([*facts, source]), fontsize=6.3, va="bottom", color=INK)
 
 
 def equation(entry: NormEntry) -> list[str]:

@@ -6,6 +6,7 @@
 | invariance.py | which changes of its input leave a norm's output unchanged? |
 | state_space.py | how long does one state of a state space model remember? |
 | trained.py | what does batch norm do in a small VGG; gate and convolution in a Mamba block? |
+| why_norms.py | does a norm make the loss smooth; can a net do without one? |
 | outputs.py | do outputs stay small with a norm before the block, after it, or both? |
 | explorable.py | a failing run, larger weights and exchanged rows, for the explorers |
 """

@@ -2,15 +2,16 @@
 
 | file | contents |
 |---|---|
+| adaptive.py | adaLN, whose scale and shift depend on the model's input (S3 in docs/sources.md) |
 | beyond_the_paper.py | Lp, Scale, Constant, NormVary-token, SwitchNorm |
-| autonorm.py | DyT, Derf, and NormSelector, which blends DyT and LN (S2 in docs/sources.md) |
+| autonorm.py | DyT, Derf, and NormSelector, which blends DyT and LN (S2) |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION
 from mambanorm_study.basics.extensions import load_imports
 
-# beyond_the_paper is imported first, because NORMS lists the norms in the order of registration
-from mambanorm_study.norms import beyond_the_paper
+# in this order, because NORMS lists the norms in the order of registration
+from mambanorm_study.norms import adaptive, beyond_the_paper
 from mambanorm_study.norms.autonorm import NormSelector
 
 LATE_REGISTRATION.append(load_imports)  # a file given with --import may register more norms

@@ -29,19 +29,19 @@ from mambanorm.norms.registry import register_norm
     use="where RMSN is used; a larger p gives large channels more weight, ∞ uses the largest only",
 )
 class LpNorm(Norm):
-    """Divide each token by the power mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
+    """Divide each token by the power mean of its channels, 0 < p ≤ ∞; x (B, L, D) → (B, L, D).
 
     The power mean is the mean of |x| for p = 1, the root mean square for p = 2 (RMSN), and the
     largest |x| for p = ∞. For every p, ε is added to the square of the power mean, so that p = 2
-    equals RMSN; the source has no ε. The source allows p > 0. Here p < 1 raises ValueError, because
-    the gradient at zero would be infinite.
+    equals RMSN; the source has no ε, which is eps=0. For p < 1 the power mean is no norm: it
+    violates the triangle inequality, and its slope has no bound near a channel of 0. Raises
+    ValueError unless p > 0.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
-        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
+        if isinstance(p, bool) or not isinstance(p, int | float) or not p > 0:
             raise ValueError(
-                "p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, "
-                f"got {shown(p)}"
+                f"p of the Lp norm must be a number above 0, such as 1, 2 or inf, got {shown(p)}"
             )
         super().__init__(d, eps=eps, affine=affine, bias=False)
         self.p = float(p)

@@ -84,6 +84,7 @@ EQUATIONS = {
     "RMSN": lambda x: x / torch.sqrt((x**2).mean(2, keepdim=True) + EPS),
     "Lp": lambda x: x / torch.sqrt(x.abs().mean(2, keepdim=True) ** 2 + EPS),
     "GN": lambda x: standardize(grouped(x), *mean_var(grouped(x), (1, 3))).reshape(x.shape),
+    "adaLN": lambda x: standardize(x, *mean_var(x, (2,))),  # without a condition
     "LN-DL": lambda x: standardize(x, *mean_var(x, (1, 2))),
     "RMSN-DL": lambda x: x / torch.sqrt((x**2).mean((1, 2), keepdim=True) + EPS),
     "GN-token": lambda x: standardize(grouped(x), *mean_var(grouped(x), (3,))).reshape(x.shape),
@@ -288,7 +289,7 @@ def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
     torch.testing.assert_close(norm(x).double(), exact, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("p", [1, 1.5, 3, 40, float("inf")])
+@pytest.mark.parametrize("p", [0.3, 0.5, 1, 1.5, 3, 40, float("inf")])
 def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p):
     norm = randomise(mn.create_norm("Lp", D, p=p).double())
     x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
@@ -321,6 +322,53 @@ def test_lp_with_p_2_is_rmsn_and_a_large_p_comes_near_the_largest_value():
         torch.testing.assert_close(zero.grad, torch.full_like(zero, EPS**-0.5))
     huge = lp[500].float()(1e30 * x.float())
     torch.testing.assert_close(huge, lp[500](x.float()), rtol=1e-4, atol=1e-4)  # no power overflows
+
+
+def test_lp_with_p_below_1_is_no_norm_but_is_still_scale_invariant():
+    """The p-mean of a sum exceeds the sum of the p-means, and its slope near 0 has no bound."""
+    left, right = torch.tensor([[[4.0, 0.0]]]), torch.tensor([[[0.0, 4.0]]])
+    size = {p: mn.create_norm("Lp", 2, p=p).power_mean for p in (0.5, 1, 2)}
+    excess = {p: float(mean(left + right) - mean(left) - mean(right)) for p, mean in size.items()}
+    assert excess[0.5] == pytest.approx(4 - 2 * 4 * 0.5**2)
+    assert excess[1] == 0
+    assert excess[2] < 0
+    norm, x = mn.create_norm("Lp", D, p=0.5), sample(B, L, D, dtype=torch.float32)
+    torch.testing.assert_close(norm(100 * x), norm(x), rtol=1e-4, atol=1e-4)
+    for p, least, most in ((0.5, 1e4, 1e5), (1, 0.4, 0.6)):
+        x = torch.tensor([[[4.0, 1e-8]]], requires_grad=True)
+        mn.create_norm("Lp", 2, p=p)(x)[..., 0].sum().backward()
+        assert least < x.grad[0, 0, 1].abs() < most
+    for p in (0, -1, float("nan"), True, "2"):
+        with pytest.raises(ValueError, match="p of the Lp norm must be a number above 0"):
+            mn.create_norm("Lp", D, p=p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [n for n, e in mn.NORMS.items() if "eps" in e.factory_options])
+def test_without_epsilon_a_statistic_of_zero_gives_no_number(name, dtype):
+    """0/0, also for a constant token if the norm takes out its mean. With ε the output is finite."""
+    x = torch.zeros(B, L, D, dtype=dtype)
+    for value in (0.0, 7.0):
+        y = mn.create_norm(name, D).to(dtype)(x + value)
+        assert y.isfinite().all()
+    norm = mn.create_norm(name, D, eps=0).to(dtype)
+    if name == "NormSelector":  # DyT's part is a number
+        norm = norm.ln
+    assert norm(x).isnan().all()
+    if name in ("LN", "GN-token", "adaLN"):
+        assert norm(x + 7.0).isnan().all()
+    else:
+        assert norm(sample(B, L, D, mean=3.0).to(dtype)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["LN", "RMSN", "GN"])
+def test_without_epsilon_a_norm_is_its_equation_without_epsilon(name):
+    """RMSN with ε = 0 is S3's; without ε the size of the input has no effect at all."""
+    x = sample(B, L, D, mean=1.0)
+    norm = mn.create_norm(name, D, eps=0).double()
+    torch.testing.assert_close(norm(1e-9 * x), norm(x), rtol=1e-9, atol=1e-9)
+    if name == "RMSN":
+        torch.testing.assert_close(norm(x), x / x.square().mean(2, keepdim=True).sqrt())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

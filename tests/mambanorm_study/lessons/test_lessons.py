@@ -79,7 +79,7 @@ def test_a_norm_does_not_feel_what_its_equation_cancels():
     norms = {n: e for n, e in mn.NORMS.items() if n != "Constant"}  # which sees no input
     known = {  # which norms cannot feel the change, from their equations
         "all × 3": {n for n in norms if n not in ("None", "Scale", "DyT", "Derf", "NormSelector")},
-        "all + 3": {"BN", "IN", "LN", "GN", "LN-DL", "GN-token", "SwitchNorm"},
+        "all + 3": {"BN", "IN", "LN", "adaLN", "GN", "LN-DL", "GN-token", "SwitchNorm"},
         "each channel × its own": {"BN", "IN"},
         "each channel + its own": {"BN", "IN"},
         "other rows": {n for n, e in norms.items() if "B" not in e.axes},
