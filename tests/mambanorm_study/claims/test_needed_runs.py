@@ -108,7 +108,7 @@ def test_a_claim_is_asked_on_the_tasks_of_the_plan():
     def tasks(name: str) -> set[str]:
         return {config.task for config in needed(name, 1, scale=SCALE)}
 
-    assert tasks("H8s") == {CURVES, LISTOPS}
+    assert tasks("H8s") == {CURVES, LISTOPS, PATHS}
     assert tasks("H1s") == tasks("H2s") == {CURVES, GLYPHS}
     assert tasks("H3s") == tasks("E4s") == {CURVES}
     assert tasks("H3v") == {IMAGES}
