@@ -21,7 +21,9 @@ from mambanorm_study.tables.run_tables import label
 
 PREDICTIONS = RESULTS / "predictions.csv"
 """Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds,
-which is the prediction for the test seeds. Written before the first test seed was run."""
+which is the prediction for the test seeds. Written before the first test seed was run.
+
+Rows with n = 0 were predicted by version 13, before any run of the task was trained."""
 
 START, END = "<!-- {}: written by python -m benchmarks.protocol -->\n", "<!-- end of {} -->\n"
 
@@ -62,6 +64,8 @@ def predictions_table(outcomes: pd.DataFrame) -> str:
     for row in outcomes.itertuples():
         rates = f" ({row.rates})" if row.rates else ""
         compared = f"{row.comparison}{rates}: {row.amount}, n = {row.n}"
+        if not row.n:
+            compared = f"{row.comparison}: predicted by version 13, before any run"
         lines.append(
             f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} "
             f"| {row.outcome} |"
@@ -82,7 +86,7 @@ def outcomes(frame: pd.DataFrame) -> pd.DataFrame:
         main, held = verdict.main_row, None
         if verdict.claim.runs != "tuned":
             outcome = "not fresh: no new seeds"
-        elif not main.fresh:
+        elif not (main.n and main.fresh):
             outcome = "not recorded yet"
         else:
             outcome = f"**{verdict.as_text}**. {main.comparison}: {main.amount}, n = {main.n}"
@@ -130,12 +134,15 @@ def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFra
 
 
 def rates_text(frame: pd.DataFrame) -> str:
-    """Return the fixed learning rate of every arm on every task of the plan, as a Markdown list."""
+    """Return the fixed learning rate of every tuned arm on every task of the plan, as a Markdown
+    list.
+    """
     evidence, lines = Evidence(frame, STUDY_SCALE), []
     for task in TRAINED_TASKS:
         arms: dict[float, list[str]] = {}
         for arm in tuned_arms(task):
-            arms.setdefault(evidence.lr(arm, task), []).append(label(arm))
+            if (lr := evidence.lr(arm, task)) is not None:
+                arms.setdefault(lr, []).append(label(arm))
         lines += [f"- {task}, {lr:g}: {', '.join(labels)}" for lr, labels in sorted(arms.items())]
     return "\n".join(lines) + "\n"
 

@@ -213,7 +213,7 @@ def _h8(claim_id: str, kind: str) -> Claim:
             minus(proposal, pair("NormVary-fixed", best), decides=False),
             minus(proposal, pair("None", best), decides=False),
         ),
-        other_tasks=("listops",) if kind == "sequence" else (),
+        other_tasks=("listops", "paths16") if kind == "sequence" else (),
         further_seeds=FURTHER_TEST_SEEDS,
         paper_task={"sequence": "ListOps"}.get(kind, ""),
         note={"sequence": "N1 and N2 change at once (I7)"}.get(kind, ""),

@@ -36,7 +36,7 @@ from mambanorm_study.tables.summaries import with_summaries
 PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
 
 # The tasks on which claims about tuned arms are tested at the default scale.
-TRAINED_TASKS = ("curves", "listops", "glyphs", "glyphs_images", "pydoc")
+TRAINED_TASKS = ("curves", "listops", "glyphs", "glyphs_images", "pydoc", "paths16")
 
 # At the other scales: the tasks on which claims about tuned arms are tested, and the number of test
 # seeds. Comparisons that belong to no claim have this number of test seeds, too.

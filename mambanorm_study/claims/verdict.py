@@ -13,7 +13,7 @@ from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
 from mambanorm_study.claims.claim import CONTROL, NONE, SMALLEST_EFFECT, Claim, Comparison, minus
-from mambanorm_study.claims.evidence import VERSION, Evidence, Runs, tasks_of
+from mambanorm_study.claims.evidence import RULE_VERSION, VERSION, Evidence, Runs, tasks_of
 from mambanorm_study.claims.hypotheses import find_claim
 from mambanorm_study.claims.plan import planned_tasks
 from mambanorm_study.runs.grid import is_test_seed
@@ -419,7 +419,7 @@ def _failure_row(row: Row, runs: pd.DataFrame, n_rows: int) -> Row:
         n=n,
         per_seed=tuple(100 * diverged[NONE]),
         corrected=0 if word == failure_verdict(k, k_control, n) else n_rows,
-        fresh=all(map(is_test_seed, diverged.index)) and not (runs.protocol < VERSION).any(),
+        fresh=all(map(is_test_seed, diverged.index)) and not (runs.protocol < RULE_VERSION).any(),
         failed={NONE: (k, n), CONTROL: (k_control, n)},
         run_ids=tuple(runs[runs.seed.isin(diverged.index)].sort_values(["arm", "seed"]).run_id),
         footnotes=(f"{label(CONTROL)} failed in {k_control} of {n} runs there",),

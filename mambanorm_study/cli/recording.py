@@ -20,7 +20,7 @@ from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.settings import CHECKOUT, KIT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, MAIN_TASK, TEST_SEEDS, pair
-from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.plan import (
     PROTOCOL,
@@ -137,6 +137,13 @@ def _planned_arms() -> list[PlannedArms]:
         _arms_of_h4_and_h8(text),
         PlannedArms("listops", "listops", tuned_arms("listops"), TEST_SEEDS),
         PlannedArms("glyphs", "glyphs", tuned_arms("glyphs"), TEST_SEEDS),
+        PlannedArms(
+            "paths16",
+            "paths16",
+            tuned_arms("paths16"),
+            TEST_SEEDS,
+            tuning_seeds=NEW_TUNING_SEEDS,
+        ),
     ]
 
 

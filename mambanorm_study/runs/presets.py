@@ -40,6 +40,8 @@ IMAGENET, MNIST1D = ("imagenet100", "imagenet1k"), ("mnist1d", "curves")
 # With CIFAR-10, the image sets of source S2 (docs/sources.md).
 SMALL_IMAGES = ("mnist_images", "fashion_mnist_images", "svhn_images")
 CIFAR_IMAGES = ("cifar10_images", "cifar100_images")
+# Our own images after Pathfinder, which need no files.
+PATHS = ("paths16", "paths32", "paths64")
 # Image tasks, on which the claims about vision are judged.
 VISION_TASKS = ("digits_images", "glyphs_images", *SMALL_IMAGES, *CIFAR_IMAGES, *IMAGENET)
 
@@ -174,6 +176,9 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder64": PATHFINDER,
     "pathfinder32": PATHFINDER,   # ours: the recipe of App. C.6; the paper has no Pathfinder-32
     "pathfinder128": PATHFINDER,  # ours: the recipe of App. C.6; the paper has no Pathfinder-128
+    # ours: the recipe of App. C.6 for our own images. 16,000 / 32 = 500 steps per epoch, × 50
+    # epochs = 25,000 steps; the warm-up is one epoch, as for Pathfinder
+    **dict.fromkeys(PATHS, PATHFINDER | epochs(50, rows=16_000, batch=32) | dict(warmup_steps=500)),
 
     # ours: App. C.2 repeats the text of App. C.1, so the recipe for Breakfast is missing (see
     # docs/paper.md, row I4c).
@@ -250,6 +255,7 @@ LAB: dict[str, dict[str, Any]] = {
     **dict.fromkeys(IMAGENET, HOURS | VISION | dict(
         batch_size=64, stem_norm="LN", final_norm="LN",
     )),
+    **dict.fromkeys(PATHS, HOURS),
     **dict.fromkeys(MNIST1D, HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100)),
     "level": dict(d_model=32, n_layers=2, lr=2e-3, steps=480, eval_every=60, warmup_steps=40),
     "glyphs": HOURS | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
@@ -288,6 +294,10 @@ QUICK: dict[str, dict[str, Any]] = {
     "glyphs": MINUTES | dict(lr=6e-3, batch_size=32, steps=100, eval_every=25),
     "glyphs_images": IMAGES | dict(lr=6e-3),
     "level": dict(d_model=16, n_layers=2, batch_size=32, steps=120, eval_every=30),
+    # small enough to try the code, too small to learn the tasks
+    "paths16": MINUTES,
+    "paths32": MINUTES,
+    "paths64": MINUTES | dict(batch_size=8, steps=60, eval_every=30),
     "pydoc": TEXT | dict(steps=50, eval_every=10, warmup_steps=5),
     "energy": dict(n_layers=2, lr=8e-3, steps=400, eval_every=50, batch_size=32),
     "california_housing": dict(n_layers=2, lr=8e-3, steps=300, eval_every=50),
@@ -324,6 +334,12 @@ EVENING: dict[str, dict[str, Any]] = {
         steps=160, eval_every=10, train_rows=150,
     ),
     "listops": QUICK["*"] | QUICK["listops"] | dict(n_layers=4, steps=1_280, eval_every=80),
+    # 256 positions are six times as many as on curves. Half of the other tasks' d_model and small
+    # batches keep a run below half a minute of one core. In a trial, NormVary→GN had left chance
+    # after 150 of these steps and stopped improving after 250
+    "paths16": QUICK["*"] | dict(
+        lr=6e-3, d_model=16, n_layers=4, batch_size=16, steps=300, eval_every=50,
+    ),
 }
 
 # fmt: on

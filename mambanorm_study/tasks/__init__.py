@@ -25,6 +25,7 @@ from mambanorm_study.tasks import (
     imdb,
     listops,
     pathfinder,
+    paths,
     pydoc,
     tabular,
 )

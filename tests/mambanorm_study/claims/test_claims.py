@@ -17,7 +17,7 @@ from benchmarks import controls
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.inside import record_sites
 from mambanorm_study.claims import CLAIMS, WORDS, judge, verdicts
-from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.evidence import VERSION, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
 from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.runs.build import build_model
@@ -493,7 +493,7 @@ def test_a_verdict_prints_its_effect_and_what_it_rests_on():
         verdict.brief == f"supported, by more than a point (NormVary→GN − RMSN→None: {row.amount})"
     )
     assert row.amount == f"+{row.effect:.1f} points [{row.low:.1f}, {row.high:.1f}]"
-    assert verdict.basis == "protocol 12, smoke scale, digits, not the paper's ListOps"
+    assert verdict.basis == f"protocol {VERSION}, smoke scale, digits, not the paper's ListOps"
 
 
 def test_the_papers_own_numbers_stand_beside_the_mean_and_each_norm():

@@ -9,7 +9,7 @@ import mambanorm_study as study
 from mambanorm_study import claims, figures
 from mambanorm_study.claims import CLAIMS, needed
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
-from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
 from mambanorm_study.claims.pages import comparisons_by_steps
 from mambanorm_study.claims.plan import TRAINED_TASKS
@@ -22,7 +22,7 @@ from mambanorm_study.tables.experiments import BUDGETS, POSITION_ARMS, budget_ch
 from tests import planted
 
 SCALE, PROPOSAL, ORIGINAL = "evening", "NormVary>SSM>GN", "RMSN>SSM>None"
-CURVES, LISTOPS, GLYPHS, IMAGES, TEXT = TRAINED_TASKS
+CURVES, LISTOPS, GLYPHS, IMAGES, TEXT, PATHS = TRAINED_TASKS
 SHARES = (0.5, 1.0, 2.0)
 
 
@@ -108,7 +108,7 @@ def test_a_claim_is_asked_on_the_tasks_of_the_plan():
     def tasks(name: str) -> set[str]:
         return {config.task for config in needed(name, 1, scale=SCALE)}
 
-    assert tasks("H8s") == {CURVES, LISTOPS}
+    assert tasks("H8s") == {CURVES, LISTOPS, PATHS}
     assert tasks("H1s") == tasks("H2s") == {CURVES, GLYPHS}
     assert tasks("H3s") == tasks("E4s") == {CURVES}
     assert tasks("H3v") == {IMAGES}
@@ -143,6 +143,7 @@ def test_the_parts_are_recorded_in_the_order_of_the_protocol():
         f"pydoc, {more}",
         "listops",
         "glyphs",
+        PATHS,
     ]
     fixed = {name.removeprefix("mnist1d, ") for name in names if name.startswith("mnist1d")}
     assert fixed == {name for name, claim in (CLAIMS | BEYOND).items() if claim.runs != "tuned"}
@@ -170,6 +171,7 @@ def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
         assert seeds[f"{name}, the arms of H4 and H8 once more"] == list(FURTHER_TEST_SEEDS)
     assert arms["listops"] == set(CLAIMS["H8s"].arms)
     assert len(arms["glyphs"]) == 6
+    assert seeds[PATHS] == list(TEST_SEEDS)
     assert arms["curves, 300 steps"] == set(map(str, POSITION_ARMS))
     assert seeds["curves, 300 steps"] == list(range(52, 58))
 
@@ -183,6 +185,20 @@ def test_a_part_needs_three_seeds_at_most():
         )
         == 3
     )
+
+
+def test_paths16_is_tuned_first_at_three_rates_and_tested_on_the_arms_of_h8():
+    first, *_ = [part for part in recording.parts(SCALE) if part.name == PATHS]
+    tuning = first.find_needed(pd.DataFrame())
+    arms = set(CLAIMS["H8s"].arms)
+    assert {config.arm for config in tuning} == arms
+    assert {config.seed for config in tuning} == set(NEW_TUNING_SEEDS)
+    assert len({config.lr for config in tuning}) == 3
+    runs = first.find_needed(planted.planted_frame(planted.rows_of(tuning), sd=0.1))
+    tests = [config for config in runs if config.seed >= 52 and config.seed < 100]
+    assert len(tests) == len(arms) * len(first.seeds)
+    all_seeds = [seed for part in recording.parts(SCALE, tasks=[PATHS]) for seed in part.seeds]
+    assert len(tuning) + len(arms) * len(all_seeds) == 144
 
 
 def test_deep_models_are_tuned_first_and_tested_at_the_rates_of_deep_models():

@@ -28,6 +28,9 @@ from mambanorm_study.cli import recording
 from mambanorm_study.runs.grid import is_test_seed
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 
+# claim and task whose prediction was written by hand, before any run on the task was trained
+BY_HAND = [("H8s", "paths16")]
+
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
@@ -43,7 +46,7 @@ def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
     """If this fails: python -m benchmarks.protocol"""
     document = PROTOCOL.read_text("utf-8")
     assert document == with_tables(document, frame)
-    assert len(document.splitlines()) <= 275
+    assert len(document.splitlines()) <= 280
     assert document.startswith(f"# The protocol of the verdicts, version {VERSION}\n")
     for claim in (CLAIMS | BEYOND).values():
         assert f"| {claim.id} | {claim.words} | {claim.condition} |" in document
@@ -75,6 +78,10 @@ def test_the_words_and_numbers_of_the_rule_are_those_of_the_document():
 
 def test_the_predictions_are_the_words_on_the_tuning_seeds(frame, predictions):
     pairs = list(predictions[["claim", "task"]].itertuples(index=False, name=None))
+    assert [pair for pair, n in zip(pairs, predictions.n, strict=True) if not n] == BY_HAND
+    by_hand = predictions.n == 0
+    predictions, pairs = predictions[~by_hand], [pair for pair in pairs if pair not in BY_HAND]
+    predictions = predictions.reset_index(drop=True)
     columns = [name for name in predictions if name != "version_11"]
     pd.testing.assert_frame_equal(
         predict(frame, pairs)[columns], predictions[columns], check_dtype=False
@@ -94,7 +101,9 @@ def test_the_last_column_has_the_words_on_the_test_seeds_and_the_readme_counts_t
     assert f"**{held} of {number} predictions held on the test seeds" in PROTOCOL.read_text("utf-8")
     words = dict(
         enumerate(
-            ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], start=1
+            ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+            + ["eleven", "twelve"],
+            start=1,
         )
     )
     said = f"of {words[number]} predictions that were written down before, {words[held]} held"
