@@ -322,7 +322,8 @@ def twin(name: str) -> str:
         warnings.simplefilter("ignore")
         values = _parameters_and_outputs(name)
         for other, entry in NORMS.items():
-            if entry.built_in and other != name:
+            # outside of a model adaLN has no condition and computes LN
+            if entry.built_in and other not in (name, "adaLN"):
                 other_values = _parameters_and_outputs(other)
                 if other_values.shape != values.shape:
                     continue

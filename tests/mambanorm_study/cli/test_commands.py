@@ -154,7 +154,7 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (["--set", 'norm_options={"eps": NaN}'], "eps must be above 0, got nan"),
+        (["--set", 'norm_options={"eps": NaN}'], "eps must be 0 or above, got nan"),
         (["--set", "batch_size=121"], "batch_size=121 is beyond the 120 training rows of digits"),
         (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
         (
