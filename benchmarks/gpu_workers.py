@@ -35,7 +35,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Setting:
-    """How the cases are measured.
+    """Settings of a measurement.
 
     tiny: with tiny sizes. seconds: measuring time of each timed case; 0 means a single call.
     """

@@ -314,14 +314,17 @@ def record_results(
     to_record = parts(scale, seeds, tasks)
     start, n_trained = time.monotonic(), 0
     for number, part in enumerate(to_record, start=1):
-        known = known_runs(scale, runs_dir, recorded_frame(scale, path))
-        n_missing = len({config.run_id for config in part.find_needed(known)} - set(known.run_id))
-        if minutes is not None and n_trained and n_missing:
+        if minutes is not None:
+            known = known_runs(scale, runs_dir, recorded_frame(scale, path))
+            needed_ids = {config.run_id for config in part.find_needed(known)}
+            n_missing = len(needed_ids - set(known.run_id))
             seconds = time.monotonic() - start
-            if seconds + n_missing * seconds / n_trained > 60 * minutes:
+            # the first part that trains has no time per run yet
+            if n_trained and seconds * (1 + n_missing / n_trained) > 60 * minutes and n_missing:
                 n_parts = plural(len(to_record) - number + 1, "part")
                 print(f"no time for another part: {n_parts} left for the next call")
                 break
+            n_trained += n_missing
         print(
             f"part {number} of {len(to_record)}: {part.name}, "
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
@@ -335,7 +338,6 @@ def record_results(
                 "not recorded"
             )
         _add_runs(trained.needed, commit, path, runs_dir)
-        n_trained += n_missing
     return path
 
 

@@ -241,15 +241,15 @@ def keep_new_parts(new: dict[str, Tensor], stored: dict[str, Tensor]) -> dict[st
     """Return the stored weights of another task's model, with the new weights of the head and of
     each part in PARTS_OF_INPUTS that has other shapes in the two models.
     """
-    kept = ["head."]
+    new_parts = ["head."]
     for part in PARTS_OF_INPUTS:
         new_shapes, stored_shapes = (
             {key: w.shape for key, w in weights.items() if key.startswith(part)}
             for weights in (new, stored)
         )
         if new_shapes.keys() == stored_shapes.keys() and new_shapes != stored_shapes:
-            kept.append(part)
-    return stored | {key: w for key, w in new.items() if key.startswith(tuple(kept))}
+            new_parts.append(part)
+    return stored | {key: w for key, w in new.items() if key.startswith(tuple(new_parts))}
 
 
 def load_teacher(

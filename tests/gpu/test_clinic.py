@@ -32,24 +32,24 @@ def diagnosed(model, device):
 
 def test_diagnose_gives_the_numbers_of_the_cpu(device):
     """Every statistic of every site is within 1 % of the one in float64 on the CPU."""
-    found = diagnosed(language_model(device), device)
+    report = diagnosed(language_model(device), device)
     expected = diagnosed(language_model("cpu", torch.float64), "cpu")
-    assert list(found.findings) == []
-    for ours, theirs in ((found.table, expected.table), (found.weights, expected.weights)):
+    assert list(report.findings) == []
+    for ours, theirs in ((report.table, expected.table), (report.weights, expected.weights)):
         numbers = ours.select_dtypes("number").columns
         assert len(numbers) >= 3
         np.testing.assert_allclose(ours[numbers], theirs[numbers], rtol=0.01, atol=1e-6)
-    assert found.loss == pytest.approx(expected.loss, rel=1e-3)
+    assert report.loss == pytest.approx(expected.loss, rel=1e-3)
 
 
 def test_diagnose_finds_the_first_non_finite_value_where_it_is(device):
     model = language_model(device)
     with torch.no_grad():
         model.blocks[2].x_proj.weight[0, 0] = math.nan
-    found = diagnosed(model, device)
-    assert found.first.where == "backbone.layers.2.x_proj"
-    assert found.first.nan
-    assert found.findings[0].severity == "serious"
+    report = diagnosed(model, device)
+    assert report.first.where == "backbone.layers.2.x_proj"
+    assert report.first.nan
+    assert report.findings[0].severity == "serious"
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])

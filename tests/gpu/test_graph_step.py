@@ -108,10 +108,10 @@ def test_replayed_steps_give_the_losses_and_statistics_of_ordinary_steps(arm, op
     batches = batches_of(STEPS, padded=options.pop("padded", False))
     runs = [fitted(arm, batches, cuda_graph=cuda_graph, **options) for cuda_graph in (True, False)]
     (losses, norms, model, ms), (other_losses, other_norms, other_model, other_ms) = runs
-    found = max(difference(losses, other_losses), difference(norms, other_norms))
-    print(f"\n{arm} {options}: {found:.1e} relative, {ms:.2f} ms a step, ordinary {other_ms:.2f}")
+    largest = max(difference(losses, other_losses), difference(norms, other_norms))
+    print(f"\n{arm} {options}: {largest:.1e} relative, {ms:.2f} ms a step, ordinary {other_ms:.2f}")
     assert len(losses) == STEPS
-    assert found <= 1e-5
+    assert largest <= 1e-5
     for name, value in other_model.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
 
@@ -173,12 +173,12 @@ def test_a_run_goes_on_from_a_checkpoint(task, scale, batch_size, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train(config, on_step=stop, checkpoint_dir=tmp_path, checkpoint_every_s=0)
-    went_on = train(config, checkpoint_dir=tmp_path)
-    found = difference(went_on.curves.train_loss, whole.curves.train_loss)
+    resumed = train(config, checkpoint_dir=tmp_path)
+    largest = difference(resumed.curves.train_loss, whole.curves.train_loss)
     ordinary = train(config.but(cuda_graph="off"))
     padding = difference(whole.curves.train_loss, ordinary.curves.train_loss)
-    print(f"\n{task}: {found:.1e} after going on; {padding:.1e} from ordinary steps")
-    assert found <= 1e-5
+    print(f"\n{task}: {largest:.1e} after resuming; {padding:.1e} from ordinary steps")
+    assert largest <= 1e-5
     assert padding <= 1e-3  # learning rates and, on listops, padded sums are rounded
     assert whole.diagnostics["ring_outputs"].shape == ordinary.diagnostics["ring_outputs"].shape
     ring = whole.diagnostics["ring_outputs"]

@@ -1,4 +1,4 @@
-"""Fine-tuning in two phases (S2, §IV.C.3): which runs are compared, and what is told of them."""
+"""Claims about fine-tuning in two phases (S2, §IV.C.3): the compared runs, and their differences."""
 
 import numpy as np
 import pandas as pd
