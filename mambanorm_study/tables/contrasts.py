@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from mambanorm.arms import Arm
+from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 from mambanorm_study.tables.experiments import MAMBA_ARM
 from mambanorm_study.tables.paper import paper_values
@@ -21,6 +22,7 @@ from mambanorm_study.tables.run_tables import (
     difference_with_interval,
     label,
     paired,
+    seeds_text,
     summarize,
     t_interval,
     with_value,
@@ -94,6 +96,23 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
 
+# Task of the paper's Table 2, under our name → the paper's length and, for our recorded runs, the
+# task and its length.
+LENGTHS = {
+    "listops": ("2,000 tokens", "listops", "ListOps, at most 21 tokens"),
+    "imdb": ("4,096 characters", "", ""),
+    "cifar100": ("1,024 pixels", "", ""),
+    "pathfinder64": ("4,096 pixels", "paths16", "paths like those of Pathfinder, 256 pixels"),
+}
+# Task → hours of one run at the paper's settings, on two CPU cores (docs/costs.md) and on an NVIDIA
+# H200 in float32 (docs/clusters.md).
+PAPER_HOURS = {
+    "listops": (121, 0.73),
+    "imdb": (168, 0.85),
+    "cifar100": (17.5, 0.17),
+    "pathfinder64": (864, 6.0),
+}
+
 
 def printed_gains() -> pd.Series:
     """Return the accuracy that the paper prints for PROPOSAL (NormVary→GN) minus the one it prints
@@ -115,6 +134,43 @@ def printed_table() -> pd.DataFrame:
     table = rows.assign(cell=cells).pivot(index="task", columns="arm", values="cell")
     gain = printed_gains().map("{:+.2f} points".format)
     return table[[ORIGINAL, PROPOSAL]].assign(gain=gain)
+
+
+def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the paper's Table 2 beside our runs as a table of texts, one row for each of its four
+    tasks.
+
+    runs: runs of ORIGINAL and PROPOSAL, each arm at one learning rate; runs of other arms are left
+    out. Columns: "the paper" (accuracies of ORIGINAL → PROPOSAL, per cent), "its length", "run
+    here" (task, scale, number of seeds; for a task without runs the command that runs it), "ours"
+    (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "hours a run,
+    paper's size" (PAPER_HOURS).
+    """
+    pair = [ORIGINAL, PROPOSAL]
+    runs = runs[runs.arm.isin(pair)]
+    printed = paper_values("sequence").query("source == 'Table 2'")
+    printed = 100 * printed.pivot(index="task", columns="arm", values="accuracy")[pair]
+    table = {}
+    for task, (length, recorded_task, recorded_as) in LENGTHS.items():
+        name, (hours, gpu_hours) = SAME_TASK[task], PAPER_HOURS[task]
+        own = runs[runs.task == (task if task in set(runs.task) else recorded_task)]
+        command = f"mambanorm study --notebooks 08 --tasks {task} --scale paper"
+        here = {"run here": f"not run: `{command}`", "ours": "–", "our gain": "–"}
+        if set(own.arm) == set(pair):
+            gain = paired(own, PROPOSAL, ORIGINAL).iloc[0]
+            what = recorded_as if (gain.task, gain.scale) == (recorded_task, STUDY_SCALE) else name
+            here = {
+                "run here": f"{what}; scale {gain.scale}, {seeds_text([gain.n])}",
+                "ours": "{:.1f} → {:.1f}".format(*100 * own.groupby("arm").test_accuracy.mean()[pair]),
+                "our gain": difference_with_interval(gain.difference, gain.low, gain.high),
+            }
+        table[name] = {
+            "the paper": "{:.2f} → {:.2f}".format(*printed.loc[name]),
+            "its length": length,
+            **here,
+            "hours a run, paper's size": f"{hours:g}; GPU {gpu_hours:.2g}",
+        }
+    return pd.DataFrame(table).T.rename_axis("task")
 
 
 def gains_beside_paper(steps: pd.DataFrame) -> pd.DataFrame:
