@@ -159,9 +159,10 @@ def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
         if set(own.arm) == set(pair):
             gain = paired(own, PROPOSAL, ORIGINAL).iloc[0]
             what = recorded_as if (gain.task, gain.scale) == (recorded_task, STUDY_SCALE) else name
+            means = 100 * own.groupby("arm").test_accuracy.mean()[pair]
             here = {
                 "run here": f"{what}; scale {gain.scale}, {seeds_text([gain.n])}",
-                "ours": "{:.1f} → {:.1f}".format(*100 * own.groupby("arm").test_accuracy.mean()[pair]),
+                "ours": "{:.1f} → {:.1f}".format(*means),
                 "our gain": difference_with_interval(gain.difference, gain.low, gain.high),
             }
         table[name] = {

@@ -2,11 +2,14 @@
 differences of differences, the gate, both modes, and Table 2.
 """
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import mambanorm_study as study
+from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.tables import contrasts, diagnostics, procedure, run_tables
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
@@ -162,3 +165,25 @@ def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_record
     assert len(
         procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"}, source="trained")
     ) == len(seeds)
+
+
+def test_the_hours_beside_table_2_are_those_of_the_costs_and_of_the_gpu():
+    page = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    costs = {row[0]: row for row in cells}
+    rows = json.loads((ROOT / "benchmarks/results/gpu.json").read_text(encoding="utf-8"))["rows"]
+    gpu = {row["case"].removesuffix(", float32"): row.get("hours_of_a_run") for row in rows}
+    petaflops = {task: float(costs[task][6].removesuffix(" P")) for task in ("listops", "imdb")}
+    gpu["imdb"] = gpu["listops"] * petaflops["imdb"] / petaflops["listops"]
+    gpu["cifar100"] = gpu["cifar10"]  # as many FLOPs
+    assert costs["cifar100"][6] == costs["cifar10"][6]
+    for task, (hours, gpu_hours) in contrasts.PAPER_HOURS.items():
+        assert float(costs[task][-1]) == hours, task
+        assert gpu_hours == pytest.approx(gpu[task], rel=0.03), task
+
+
+def test_the_recorded_tasks_of_table_2_are_as_long_as_it_says():
+    longest = study.load_task("listops", "evening", 0).train.lengths.max()
+    assert contrasts.LENGTHS["listops"][2].endswith(f"at most {longest} tokens")
+    pixels = study.load_task("paths16", "smoke", 0).train.inputs.shape[1]
+    assert contrasts.LENGTHS["pathfinder64"][2].endswith(f"{pixels} pixels")
