@@ -253,6 +253,33 @@ def fig_loss_ranges(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
 
 
 @styled
+def fig_gan(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
+    """Return generated digits, their distance to real ones, and the discriminator's accuracy in
+    pure and in mixed batches, one row per generator and discriminator.
+
+    frame: the frame of `lessons.gan.gan_runs`.
+    """
+    arm = (frame.generator + " · " + frame.discriminator).str.removesuffix(" · ")
+    runs = frame.assign(arm=arm.str.replace("None", "no norm"))
+    fig, ((left, middle, right),) = new_figure(
+        1, 3, height=4.6, sharey=True, gridspec_kw={"width_ratios": (1.9, 1, 1)}
+    )
+    for row, samples in enumerate(runs.samples[runs.seed == 0]):
+        digits, place = np.hstack(np.reshape(samples, (8, 8, 8))), (0, 8, row + 0.45, row - 0.45)
+        left.imshow(digits, cmap="gray_r", extent=place, aspect="auto")
+    sns.stripplot(runs, x="frechet", y="arm", ax=middle, color=INK, size=4, jitter=False)
+    batches = {"pure_accuracy": "pure batches", "mixed_accuracy": "mixed batches"}
+    long = runs.rename(columns=batches).melt(["arm"], batches.values(), "scored in", "accuracy")
+    sns.stripplot(
+        long, x="accuracy", y="arm", hue="scored in", ax=right, palette=[INK, NO_NORM], size=4
+    )
+    left.set(xticks=[], xlabel="generated digits, seed 0", ylabel="generator · discriminator")
+    middle.set(xscale="log", xlabel="Fréchet distance (log scale)")
+    right.set(xlabel="accuracy, real or generated (%)")
+    return finish(fig, "Norms in a GAN on 8×8 digits", seeds_note(frame), "dots: seeds", caption)
+
+
+@styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
     """Return a heat map of w₀, DyT's weight, for each NormSelector and class; LN's is 1 − w₀.
 
