@@ -150,9 +150,11 @@ def recorded_overheads() -> pd.DataFrame:
 
     Two more columns have S4's numbers: claimed_low and claimed_high, in per cent.
     """
-    frame = pd.read_csv(RECORDED, keep_default_na=False).query("norm != 'None'")
-    claimed = pd.DataFrame(CLAIMED, index=["claimed_low", "claimed_high"]).T
-    return frame.join(claimed, on="norm").reset_index(drop=True)
+    claimed = pd.DataFrame.from_dict(CLAIMED, "index", columns=["claimed_low", "claimed_high"])
+    # "None" is read as text, not as a missing value; `merge` leaves it out, since S4 claims nothing
+    return pd.read_csv(RECORDED, keep_default_na=False).merge(
+        claimed, left_on="norm", right_index=True
+    )
 
 
 def overhead_table(frame: pd.DataFrame) -> pd.DataFrame:
