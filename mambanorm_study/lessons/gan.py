@@ -175,7 +175,7 @@ def quality(classifier: LogisticRegression, images: Tensor, real: Tensor) -> dic
     return {
         "frechet": frechet_distance(pixels, real.flatten(1).double()),
         "classes": int((counts >= 0.02 * len(images)).sum()),
-        "samples": (8 * (pixels[:8] + 1)).round().int().flatten().tolist(),
+        "samples": (8 * (pixels[:8] + 1)).round().flatten().tolist(),
     }
 
 
