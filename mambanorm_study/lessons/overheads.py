@@ -175,7 +175,7 @@ def overhead_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_quartiles(frame: pd.DataFrame, mode: str) -> list[str]:
-    values = frame[[mode, f"{mode}_low", f"{mode}_high"]].to_numpy()
+    values = frame[[mode, f"{mode}_low", f"{mode}_high"]].to_numpy() + 0.0  # −0.0 becomes 0.0
     return ["{:+.1f} [{:.1f}, {:.1f}]".format(*row).replace("-", "−") for row in values]
 
 
