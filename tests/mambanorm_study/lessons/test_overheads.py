@@ -73,7 +73,7 @@ def test_a_measured_table_has_a_row_for_each_norm_and_counts_the_saved_tensors(m
     statistics = 4 * 4 * 64 / 1e6  # those of the batch, and the running ones
     assert frame.megabytes["None"] == pytest.approx(2 * tensor)
     assert frame.megabytes["BN"] == pytest.approx(3 * tensor + statistics)
-    assert frame.memory["BN"] == pytest.approx(50, abs=0.1)
+    assert frame.memory["BN"] == pytest.approx(50, abs=0.2)
     without = frame.loc["None", ["inference", "training", "memory"]]
     assert (without == 0).all()
 
@@ -88,6 +88,11 @@ def test_the_recorded_overheads_have_every_model_and_norm_and_the_guides_numbers
     for norm, claimed in CLAIMED.items():
         rows = frame[frame.norm == norm]
         assert {*zip(rows.claimed_low, rows.claimed_high, strict=True)} == {claimed}
+
+
+def test_rmsnorm_keeps_most_for_the_backward_pass_as_notebook_11_says():
+    memory = recorded_overheads().pivot(index="norm", columns="model", values="memory")
+    assert (memory.idxmax()[["CNN", "Transformer"]] == "RMSN").all()
 
 
 def test_the_sentence_counts_the_overheads_in_the_guides_range():
