@@ -50,7 +50,7 @@ GROUP_NORM_IDENTITIES = (
 # examples, and DeepNet.
 ON_TRANSFORMERS = (
     "The guide says that RMSNorm is 15–20 % faster than LayerNorm. But in its table LayerNorm "
-    "adds only 3–5 % to the training time, so no replacement can save more than 5 %. [guide S4, "
+    "adds only 3–5 % to the inference time, so no replacement can save more than 5 %. [guide S4, "
     "RMS Normalization against Performance Impact]",
     "The guide says that GPT-2 is post-norm and that PaLM has RMSNorm. GPT-2 moved the norm to the "
     "input of each sub-block, and the paper on PaLM speaks of layer norms without biases. [Radford "

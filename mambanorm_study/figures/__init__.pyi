@@ -37,6 +37,7 @@ from mambanorm_study.figures.lessons import (
     example_batch as example_batch,
     fig_costs as fig_costs,
     fig_descent as fig_descent,
+    fig_gan as fig_gan,
     fig_invariances as fig_invariances,
     fig_loss_ranges as fig_loss_ranges,
     fig_memory as fig_memory,

@@ -253,6 +253,54 @@ def fig_loss_ranges(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
 
 
 @styled
+def fig_gan(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
+    """Return generated digits, their distance to real ones, and the discriminator's accuracy in
+    pure and in mixed batches, one row per generator and discriminator.
+
+    frame: the frame of `lessons.gan.gan_runs`.
+    """
+    arm = (frame.generator + " · " + frame.discriminator).str.removesuffix(" · ")
+    runs = frame.assign(arm=arm.str.replace("None", "no norm"))
+    fig, ((left, middle, right),) = new_figure(
+        1, 3, height=5.2, sharey=True, gridspec_kw={"width_ratios": (1.8, 1, 1)}
+    )
+    for row, samples in enumerate(runs.samples[runs.seed == 0]):
+        digits = np.hstack([np.pad(digit, 1) for digit in np.reshape(samples, (-1, 8, 8))])
+        left.imshow(digits, "gray_r", extent=(0, 8, row + 0.5, row - 0.5), aspect="auto", zorder=1)
+    sns.stripplot(runs, x="frechet", y="arm", ax=middle, color=INK, size=4, jitter=False)
+    batches = {"pure_accuracy": "pure batches (upper)", "mixed_accuracy": "mixed batches (lower)"}
+    long = runs.rename(columns=batches).melt(["arm"], batches.values(), "scored in", "accuracy")
+    sns.stripplot(
+        long,
+        x="accuracy",
+        y="arm",
+        hue="scored in",
+        ax=right,
+        palette=[INK, NO_NORM],
+        size=4,
+        jitter=False,
+        dodge=True,
+    )
+    right.legend(loc="upper left")
+    left.set(xticks=[], xlabel="generated digits, seed 0", ylabel="generator · discriminator")
+    middle.set(
+        xscale="log",
+        xticks=(1, 3, 10, 30),
+        xticklabels=("1", "3", "10", "30"),
+        xlabel="Fréchet distance (log scale)",
+    )
+    right.set(xlabel="discriminator's accuracy (%)")
+    return finish(
+        fig,
+        "Norms in a GAN on 8×8 digits",
+        caption,
+        seeds_note(runs.drop(columns="arm")),
+        "dots: seeds",
+        "accuracy: real or generated, in train mode, the same images in both kinds of batches",
+    )
+
+
+@styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
     """Return a heat map of w₀, DyT's weight, for each NormSelector and class; LN's is 1 − w₀.
 

@@ -7,7 +7,7 @@ import torch
 import mambanorm_study as study
 from mambanorm_study import advice
 from mambanorm_study.advice import experiments
-from mambanorm_study.lessons import outputs, trained, why_norms
+from mambanorm_study.lessons import gan, outputs, trained, why_norms
 from mambanorm_study.runs import measurements
 from mambanorm_study.runs.measurements import digest_of, load_or_measure, record
 
@@ -26,6 +26,7 @@ def of_lessons(runs_dir):
     yield outputs.outputs_by_depth(runs_dir=runs_dir)
     yield why_norms.loss_ranges("quick", runs_dir=runs_dir)
     yield why_norms.normalizer_free_curves("quick", runs_dir=runs_dir)
+    yield gan.gan_runs("quick", runs_dir=runs_dir)
 
 
 def of_advice(runs_dir):
