@@ -1,6 +1,5 @@
 """The items of source S4, the guide to norms: one test an item. docs/sources.md lists the items."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -35,7 +34,14 @@ def test_d1_every_block_of_the_guide_runs():
         TransformerBlock(16, norm_position=place)(x).detach() for place in ("after", "before")
     )
     assert float(post.mean(-1).abs().max()) < 1e-5 < float(pre.mean(-1).abs().max())
-    assert_shown(NOTEBOOK, "ConvNet", "gan")
+    drawn = gan.make_generator("IN")(sample(4, gan.NOISE))
+    assert drawn.shape == images.shape
+    for norm in ("None", "LN"):
+        discriminator = gan.make_discriminator(norm)
+        assert discriminator(drawn).shape == (4, 1)
+        assert gan.batch_leak(discriminator, images, drawn)["shift"] == 0
+    assert gan.batch_leak(gan.make_discriminator("BN"), images, drawn)["shift"] > 1e-3
+    assert_shown(NOTEBOOK, "ConvNet", "fig_gan")
 
 
 FRAMEWORK = [
@@ -82,4 +88,9 @@ def test_d3_the_guides_numbers_stand_beside_ours():
     ).set_index("claim")
     assert table.claimed["BN / GN at batch 2"] == "72.1 / 75.3 %"
     assert all("%" in table.measured[f"BN / GN at batch {n}"] for n in (2, 8, 32))
-    assert_shown(NOTEBOOK, "claimed_and_measured", "overheads")
+    costs = overheads.recorded_overheads()
+    assert len(costs) == 15  # five norms in three models
+    assert dict(zip(costs.norm, costs.claimed_high, strict=True)) == {
+        "BN": 2, "LN": 5, "RMSN": 3, "GN": 8, "IN": 5
+    }  # fmt: skip
+    assert_shown(NOTEBOOK, "claimed_and_measured", "overhead_table")
