@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import conv1d, linear, silu, softplus
+from torch.nn.functional import conv1d, layer_norm, linear, rms_norm, silu, softplus
 
 import mambanorm as mn
 import mambanorm_study as study
@@ -46,7 +46,7 @@ def test_a1_the_block_is_equations_1_to_3():
     """S1 §3.1, Eq. 1–3: "let N_1 represent the normalization layer, which normalizes the input x"."""
     block = scrambled(mn.MambaBlock(8, "LN", "RMSN")).double()
     x = sample(2, 7, 8, dtype=torch.float64)
-    normed = block.n1(x)
+    normed = layer_norm(x, (8,), block.n1.weight, block.n1.bias)
     u, z = linear(normed, block.in_proj.weight).chunk(2, dim=-1)
     taps = block.conv1d.weight.shape[-1]
     u = conv1d(u.mT, block.conv1d.weight, block.conv1d.bias, padding=taps - 1, groups=u.shape[-1])
@@ -55,7 +55,7 @@ def test_a1_the_block_is_equations_1_to_3():
     dt, B, C = linear(u, block.x_proj.weight).split([rank, n, n], dim=-1)
     delta = softplus(linear(dt, block.dt_proj.weight, block.dt_proj.bias))
     y, _ = scan_reference(u.mT, delta.mT, -block.A_log.exp(), B.mT, C.mT, block.D)
-    f, p = block.n2(y.mT), silu(z)  # Eq. 1 and 2
+    f, p = rms_norm(y.mT, (16,), block.n2.weight, eps=1e-5), silu(z)  # Eq. 1 and 2
     torch.testing.assert_close(block(x), linear(f * p, block.out_proj.weight) + x)  # Eq. 3
     assert_shown("02_mamba_block", "MambaBlock", "selective_scan")
 
