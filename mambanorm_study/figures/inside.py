@@ -6,6 +6,7 @@ values have no unit, so their axes are in arbitrary units (a.u.).
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from mambanorm.errors import unknown
 from mambanorm.norms.normvary import NormVary
@@ -24,11 +25,14 @@ from mambanorm_study.figures.lines import line_panels
 from mambanorm_study.figures.style import (
     StudyFigure,
     finish,
+    jitter,
     log_axis,
+    new_figure,
     seeds_note,
     short_label,
     spaced_indices,
     styled,
+    whole_ticks,
 )
 from mambanorm_study.runs.weight_log import BLOCK_PARTS
 from mambanorm_study.tables.growth import norm_quantiles
@@ -45,6 +49,9 @@ PHASES = {
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "control: RMSN→None": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
+# Points of `fig_elements` → offset from the block, prefix of the columns of quantiles, colour,
+# marker.
+KINDS_OF_POINTS = {"elements": (-0.21, "", INDIGO, "o"), "tokens": (0.21, "token_", TEAL, "^")}
 # Registry names of NormVary's members. NormVary's LN and RMSN take statistics over D·L (Eq. 11–12
 # of the paper).
 MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
@@ -170,6 +177,52 @@ def fig_outputs_of_norms(table: pd.DataFrame, caption: str) -> StudyFigure:
         caption,
         "residual stream, train mode, weights of the best evaluation",
         "one line per run",
+    )
+
+
+@styled
+def fig_elements(frame: pd.DataFrame, *, mode: str = "train") -> StudyFigure:
+    """Return Figure 9 with points: log₁₀ of |element| and of ‖token‖₂ after each block, one panel
+    per arm.
+
+    The points are random elements and tokens of all seeds. A bar is the median and a diamond the
+    99.9 % quantile, each of a model's elements or tokens, and the median of that over the seeds.
+    The lowest 1 % of the points are cut off. Values that are not finite are not drawn. frame: the
+    frame of `lessons.elements.elements_by_depth`. mode: "train" or "eval".
+    """
+    frame = frame[frame["mode"] == mode]
+    arms = list(frame.arm.unique())
+    fig, axes = new_figure(1, len(arms), height=3.8, sharey=True)
+    for ax, arm in zip(axes[0], arms, strict=True):
+        for depth, block in frame[frame.arm == arm].groupby("depth"):
+            for kind, (offset, prefix, colour, marker) in KINDS_OF_POINTS.items():
+                x, points = depth + offset, np.concatenate(list(block[kind]))
+                look = dict(color=colour, markersize=2.6, markeredgewidth=0, alpha=0.4)
+                ax.plot(x + jitter(len(points), 0.3), points, marker, **look)
+                median, high = np.log10(block[[f"{prefix}median", f"{prefix}p999"]].median())
+                ax.plot([x - 0.19, x + 0.19], [median, median], color=INK, linewidth=1.6)
+                ax.plot(x, high, "D", color=colour, markeredgecolor=INK, markersize=4.5)
+        ax.set(title=short_label(arm), xlabel="block")
+        whole_ticks(ax)
+    drawn = np.concatenate([*frame.elements, *frame.tokens])
+    axes[0, 0].set_ylim(bottom=np.quantile(drawn[np.isfinite(drawn)], 0.01))
+    axes[0, 0].set_ylabel("log₁₀ of the magnitude (a.u.)")
+    legend = [
+        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=4, label=name)
+        for name, (_, _, colour, marker) in KINDS_OF_POINTS.items()
+    ]
+    legend.append(Line2D([], [], color=INK, linewidth=1.6, label="median"))
+    diamond = dict(color=GREY, marker="D", markeredgecolor=INK, markersize=4.5, linestyle="")
+    legend.append(Line2D([], [], **diamond, label="99.9 % quantile"))
+    fig.legend(handles=legend, loc="outside upper right", ncols=len(legend))
+    return finish(
+        fig,
+        "Elements and tokens of the outputs",
+        seeds_note(frame),
+        f"residual stream, {mode} mode, weights of the best evaluation",
+        f"points: {len(frame.elements.iloc[0])} random elements and tokens of each block and seed, "
+        "without the lowest 1 %",
+        "bars and diamonds: medians over the seeds",
     )
 
 

@@ -119,16 +119,16 @@ def distribution(y: Tensor, seed: int = 0) -> dict:
 
     The keys are median and p999 (50 and 99.9 % quantile of |element|); kurtosis of the elements;
     token_median and token_p999, of ‖token‖₂; elements and tokens, log₁₀ of POINTS random magnitudes
-    each, with two decimals. Quantiles are NaN or inf where y is not finite. seed: of the random
+    each, with two decimals. Quantiles that meet values that are not finite are NaN or inf. seed: of the random
     choice.
     """
     facts, generator = {"kurtosis": describe(y)["kurtosis"]}, np.random.default_rng(seed)
     y = y.double()
     sizes = {"elements": y.abs().flatten().numpy(), "tokens": y.norm(dim=-1).numpy()}
-    for name, values in sizes.items():
-        prefix = "token_" if name == "tokens" else ""
-        facts[f"{prefix}median"], facts[f"{prefix}p999"] = np.quantile(values, [0.5, 0.999])
-        with np.errstate(divide="ignore"):  # log₁₀ of an element that is zero
+    with np.errstate(divide="ignore", invalid="ignore"):  # elements that are zero or not finite
+        for name, values in sizes.items():
+            prefix = "token_" if name == "tokens" else ""
+            facts[f"{prefix}median"], facts[f"{prefix}p999"] = np.quantile(values, [0.5, 0.999])
             facts[name] = np.log10(generator.choice(values, POINTS)).round(2).tolist()
     return facts
 
