@@ -119,8 +119,8 @@ def distribution(y: Tensor, seed: int = 0) -> dict:
 
     The keys are median and p999 (50 and 99.9 % quantile of |element|); kurtosis of the elements;
     token_median and token_p999, of ‖token‖₂; elements and tokens, log₁₀ of POINTS random magnitudes
-    each, with two decimals. Quantiles that meet values that are not finite are NaN or inf. seed: of the random
-    choice.
+    each, with two decimals. A quantile is NaN or inf if it meets values that are not finite. seed:
+    of the random choice.
     """
     facts, generator = {"kurtosis": describe(y)["kurtosis"]}, np.random.default_rng(seed)
     y = y.double()
