@@ -181,14 +181,15 @@ def fig_outputs_of_norms(table: pd.DataFrame, caption: str) -> StudyFigure:
 
 
 @styled
-def fig_elements(frame: pd.DataFrame, *, mode: str = "train") -> StudyFigure:
+def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train") -> StudyFigure:
     """Return Figure 9 with points: log₁₀ of |element| and of ‖token‖₂ after each block, one panel
     per arm.
 
-    The points are random elements and tokens of all seeds. A bar is the median and a diamond the
-    99.9 % quantile, each of a model's elements or tokens, and the median of that over the seeds.
-    The lowest 1 % of the points are cut off. Values that are not finite are not drawn. frame: the
-    frame of `lessons.elements.elements_by_depth`. mode: "train" or "eval".
+    The points are random elements and tokens of all seeds; the lowest 1 % are cut off. A bar is the
+    median and a diamond the 99.9 % quantile of a model, both as medians over the seeds. The line
+    through a diamond goes from the lowest to the highest seed. Values that are not finite are not
+    drawn. frame: the frame of `lessons.elements.elements_by_depth`. caption: the task. mode:
+    "train" or "eval".
     """
     frame = frame[frame["mode"] == mode]
     arms = list(frame.arm.unique())
@@ -199,9 +200,11 @@ def fig_elements(frame: pd.DataFrame, *, mode: str = "train") -> StudyFigure:
                 x, points = depth + offset, np.concatenate(list(block[kind]))
                 look = dict(color=colour, markersize=2.6, markeredgewidth=0, alpha=0.4)
                 ax.plot(x + jitter(len(points), 0.3), points, marker, **look)
-                median, high = np.log10(block[[f"{prefix}median", f"{prefix}p999"]].median())
+                median = np.log10(block[f"{prefix}median"]).median()
                 ax.plot([x - 0.19, x + 0.19], [median, median], color=INK, linewidth=1.6)
-                ax.plot(x, high, "D", color=colour, markeredgecolor=INK, markersize=4.5)
+                tails = np.log10(block[f"{prefix}p999"])
+                ax.vlines(x, tails.min(), tails.max(), color=INK, linewidth=0.8)
+                ax.plot(x, tails.median(), "D", color=colour, markeredgecolor=INK, markersize=4.5)
         ax.set(title=short_label(arm), xlabel="block")
         whole_ticks(ax)
     drawn = np.concatenate([*frame.elements, *frame.tokens])
@@ -217,12 +220,14 @@ def fig_elements(frame: pd.DataFrame, *, mode: str = "train") -> StudyFigure:
     fig.legend(handles=legend, loc="outside upper right", ncols=len(legend))
     return finish(
         fig,
-        "Elements and tokens of the outputs",
+        "Elements and tokens after each block",
         seeds_note(frame),
+        caption,
         f"residual stream, {mode} mode, weights of the best evaluation",
         f"points: {len(frame.elements.iloc[0])} random elements and tokens of each block and seed, "
         "without the lowest 1 %",
         "bars and diamonds: medians over the seeds",
+        "lines: lowest to highest seed",
     )
 
 
