@@ -49,9 +49,8 @@ PHASES = {
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "control: RMSN→None": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
-# Points of `fig_elements` → offset from the block, prefix of the columns of quantiles, colour,
-# marker.
-KINDS_OF_POINTS = {"elements": (-0.21, "", INDIGO, "o"), "tokens": (0.21, "token_", TEAL, "^")}
+# Points of `fig_elements` → offset from the block, prefix of the columns of quantiles, colour.
+KINDS_OF_POINTS = {"elements": (-0.21, "", INDIGO), "tokens": (0.21, "token_", TEAL)}
 # Registry names of NormVary's members. NormVary's LN and RMSN take statistics over D·L (Eq. 11–12
 # of the paper).
 MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
@@ -185,38 +184,40 @@ def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train")
     """Return Figure 9 with points: log₁₀ of |element| and of ‖token‖₂ after each block, one panel
     per arm.
 
-    The points are random elements and tokens of all seeds; the lowest 1 % are cut off. A bar is the
-    median and a diamond the 99.9 % quantile of a model, both as medians over the seeds. The line
-    through a diamond goes from the lowest to the highest seed. Values that are not finite are not
-    drawn. frame: the frame of `lessons.elements.elements_by_depth`. caption: the task. mode:
-    "train" or "eval".
+    The points are random elements and tokens, one column of points per seed; the lowest 1 % are cut
+    off. A bar is the median and a diamond the 99.9 % quantile of a model, both as medians over the
+    seeds. The line through a diamond goes from the lowest to the highest seed. Values that are not
+    finite are not drawn. frame: the frame of `lessons.elements.elements_by_depth`. caption: the
+    task. mode: "train" or "eval".
     """
     frame = frame[frame["mode"] == mode]
     arms = list(frame.arm.unique())
-    fig, axes = new_figure(1, len(arms), height=3.8, sharey=True)
+    fig, axes = new_figure(1, len(arms), height=3.6, sharey=True)
+    # squares on whole pixels, because a PNG of thousands of smooth dots is twice as large
+    square = dict(marker="s", markersize=1.8, markeredgewidth=0, linestyle="", snap=True)
+    diamond = dict(marker="D", markeredgecolor=INK, markersize=4.5, linestyle="")
     for ax, arm in zip(axes[0], arms, strict=True):
         for depth, block in frame[frame.arm == arm].groupby("depth"):
-            for kind, (offset, prefix, colour, marker) in KINDS_OF_POINTS.items():
-                x, points = depth + offset, np.concatenate(list(block[kind]))
-                look = dict(color=colour, markersize=2.6, markeredgewidth=0, alpha=0.4)
-                ax.plot(x + jitter(len(points), 0.3), points, marker, **look)
+            for kind, (offset, prefix, colour) in KINDS_OF_POINTS.items():
+                x, points = depth + offset, np.stack(list(block[kind]))  # (seeds, points)
+                columns = np.repeat(x + jitter(len(points), 0.3), points.shape[1])
+                ax.plot(columns, points.flatten(), color=colour, **square)
                 median = np.log10(block[f"{prefix}median"]).median()
                 ax.plot([x - 0.19, x + 0.19], [median, median], color=INK, linewidth=1.6)
                 tails = np.log10(block[f"{prefix}p999"])
                 ax.vlines(x, tails.min(), tails.max(), color=INK, linewidth=0.8)
-                ax.plot(x, tails.median(), "D", color=colour, markeredgecolor=INK, markersize=4.5)
+                ax.plot(x, tails.median(), color=colour, **diamond)
         ax.set(title=short_label(arm), xlabel="block")
         whole_ticks(ax)
     drawn = np.concatenate([*frame.elements, *frame.tokens])
     axes[0, 0].set_ylim(bottom=np.quantile(drawn[np.isfinite(drawn)], 0.01))
     axes[0, 0].set_ylabel("log₁₀ of the magnitude (a.u.)")
     legend = [
-        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=4, label=name)
-        for name, (_, _, colour, marker) in KINDS_OF_POINTS.items()
+        Line2D([], [], color=INDIGO, **square | {"markersize": 5}, label="elements (left)"),
+        Line2D([], [], color=TEAL, **square | {"markersize": 5}, label="tokens (right)"),
+        Line2D([], [], color=INK, linewidth=1.6, label="median"),
+        Line2D([], [], color=GREY, **diamond, label="99.9 % quantile"),
     ]
-    legend.append(Line2D([], [], color=INK, linewidth=1.6, label="median"))
-    diamond = dict(color=GREY, marker="D", markeredgecolor=INK, markersize=4.5, linestyle="")
-    legend.append(Line2D([], [], **diamond, label="99.9 % quantile"))
     fig.legend(handles=legend, loc="outside upper right", ncols=len(legend))
     return finish(
         fig,
@@ -224,8 +225,8 @@ def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train")
         seeds_note(frame),
         caption,
         f"residual stream, {mode} mode, weights of the best evaluation",
-        f"points: {len(frame.elements.iloc[0])} random elements and tokens of each block and seed, "
-        "without the lowest 1 %",
+        f"points: {len(frame.elements.iloc[0])} random elements and tokens of each block, a column "
+        "for each seed, without the lowest 1 %",
         "bars and diamonds: medians over the seeds",
         "lines: lowest to highest seed",
     )

@@ -1,5 +1,6 @@
 """The elements of the outputs: their distribution, who is more uniform, and the word."""
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +10,8 @@ from scipy import stats
 import mambanorm as mn
 from mambanorm.inside import token_norms
 from mambanorm_study import figures
-from mambanorm_study.claims import rule
-from mambanorm_study.claims.pages import judge_differences
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.claims import judge_differences, rule
 from mambanorm_study.lessons import elements
 from mambanorm_study.lessons.elements import block_outputs, distribution, uniformity_gains
 
@@ -221,3 +222,23 @@ def test_the_figure_has_a_panel_for_each_arm_with_points_of_all_seeds(recorded):
     assert "evening scale · 8 seeds" in caption
     assert "train mode" in caption
     assert "eval mode" in figures.fig_elements(recorded, mode="eval").get_label()
+
+
+def test_notebook_07_shows_the_recorded_rows_and_the_prediction(recorded):
+    cells = nbformat.read(ROOT / "notebooks" / "07_diagnostics.ipynb", as_version=4).cells
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    (said,) = [
+        data["text/markdown"]
+        for data in outputs
+        if "The word of the claim" in data.get("text/markdown", "")
+    ]
+    (table,) = [
+        data["text/plain"] for data in outputs if BOTH_ARE_FLATTER[0] in data.get("text/plain", "")
+    ]
+    judged = judge_differences(uniformity_gains(recorded), elements.SMALLEST)
+    word = rule.claim_verdict(judged.word, one_suffices=False)
+    assert f"**{word}** (predicted: opposite)" in said
+    assert "Prediction: *opposite*" in elements.__doc__
+    for row in judged.itertuples():
+        numbers = [f"{value:.3f}" for value in (row.effect, row.low, row.high)]
+        assert " ".join([row.Index, *numbers, "8", row.word]) in " ".join(table.split())
