@@ -57,9 +57,13 @@ def judge_differences(differences: pd.DataFrame, smallest: float) -> pd.DataFram
     rows = {}
     for comparison, per_seed in differences.items():
         low, high = rule.interval(per_seed)
-        word = rule.comparison_verdict(per_seed, smallest, *levels)
-        numbers = {"effect": per_seed.mean(), "low": low, "high": high, "seeds": len(per_seed)}
-        rows[comparison] = {**numbers, "word": word}
+        rows[comparison] = {
+            "effect": per_seed.mean(),
+            "low": low,
+            "high": high,
+            "seeds": len(per_seed),
+            "word": rule.comparison_verdict(per_seed, smallest, *levels),
+        }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -32,7 +32,6 @@ from mambanorm_study.figures.style import (
     short_label,
     spaced_indices,
     styled,
-    whole_ticks,
 )
 from mambanorm_study.runs.weight_log import BLOCK_PARTS
 from mambanorm_study.tables.growth import norm_quantiles
@@ -202,16 +201,14 @@ def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train")
                 x, points = depth + offset, np.stack(list(block[kind]))  # (seeds, points)
                 columns = np.repeat(x + jitter(len(points), 0.3), points.shape[1])
                 ax.plot(columns, points.flatten(), color=colour, **square)
-                median = np.log10(block[f"{prefix}median"]).median()
-                ax.plot([x - 0.19, x + 0.19], [median, median], color=INK, linewidth=1.6)
-                tails = np.log10(block[f"{prefix}p999"])
+                median, tails = np.log10(block[f"{prefix}median"]), np.log10(block[f"{prefix}p999"])
+                ax.hlines(median.median(), x - 0.19, x + 0.19, color=INK, linewidth=1.6)
                 ax.vlines(x, tails.min(), tails.max(), color=INK, linewidth=0.8)
                 ax.plot(x, tails.median(), color=colour, **diamond)
-        ax.set(title=short_label(arm), xlabel="block")
-        whole_ticks(ax)
+        ax.set(title=short_label(arm), xlabel="block", xticks=frame.depth.unique())
     drawn = np.concatenate([*frame.elements, *frame.tokens])
-    axes[0, 0].set_ylim(bottom=np.quantile(drawn[np.isfinite(drawn)], 0.01))
-    axes[0, 0].set_ylabel("log₁₀ of the magnitude (a.u.)")
+    lowest = np.quantile(drawn[np.isfinite(drawn)], 0.01)
+    axes[0, 0].set(ylim=(lowest, None), ylabel="log₁₀ of the magnitude (a.u.)")
     legend = [
         Line2D([], [], color=INDIGO, **square | {"markersize": 5}, label="elements (left)"),
         Line2D([], [], color=TEAL, **square | {"markersize": 5}, label="tokens (right)"),

@@ -93,8 +93,11 @@ def _measure(task: str, scale: str, norm: str, seed: int) -> Iterator[dict]:
         models: list[nn.Module] = []
         run = train_until(config, lambda _, model, models=models: models.append(model), None)
         model = models[-1].cpu()  # with the weights of the best evaluation
-        failed = run.status == "diverged"
-        facts = {"arm": config.arm, "accuracy": 100 * run.test_accuracy, "failed": failed}
+        facts = {
+            "arm": config.arm,
+            "accuracy": 100 * run.test_accuracy,
+            "failed": run.status == "diverged",
+        }
         for mode in ("train", "eval"):
             outputs = block_outputs(model.train(mode == "train"), x, lengths)
             for depth, y in enumerate(outputs, start=1):
@@ -122,15 +125,18 @@ def distribution(y: Tensor, seed: int = 0) -> dict:
     each, with two decimals. A quantile is NaN or inf if it meets values that are not finite. seed:
     of the random choice.
     """
-    facts, generator = {"kurtosis": describe(y)["kurtosis"]}, np.random.default_rng(seed)
-    y = y.double()
-    sizes = {"elements": y.abs().flatten().numpy(), "tokens": y.norm(dim=-1).numpy()}
+    elements, tokens = y.double().abs().flatten().numpy(), y.double().norm(dim=-1).numpy()
+    generator = np.random.default_rng(seed)
     with np.errstate(divide="ignore", invalid="ignore"):  # elements that are zero or not finite
-        for name, values in sizes.items():
-            prefix = "token_" if name == "tokens" else ""
-            facts[f"{prefix}median"], facts[f"{prefix}p999"] = np.quantile(values, [0.5, 0.999])
-            facts[name] = np.log10(generator.choice(values, POINTS)).round(2).tolist()
-    return facts
+        return {
+            "median": np.quantile(elements, 0.5),
+            "p999": np.quantile(elements, 0.999),
+            "kurtosis": describe(y)["kurtosis"],
+            "token_median": np.quantile(tokens, 0.5),
+            "token_p999": np.quantile(tokens, 0.999),
+            "elements": np.log10(generator.choice(elements, POINTS)).round(2).tolist(),
+            "tokens": np.log10(generator.choice(tokens, POINTS)).round(2).tolist(),
+        }
 
 
 def uniformity_gains(
@@ -148,6 +154,7 @@ def uniformity_gains(
     logs = np.log10(values[quantity]).fillna(np.inf)  # a mean would leave NaN out
     means = logs.groupby([values.seed, values.arm]).mean().unstack()
     _, before, after, both = frame.arm.unique()  # the order of figure_9_arms
-    gains = {f"{label(arm)} − {label(both)}": means[arm] - means[both] for arm in (after, before)}
-    gains = pd.DataFrame(gains)
+    gains = pd.DataFrame(
+        {f"{label(arm)} − {label(both)}": means[arm] - means[both] for arm in (after, before)}
+    )
     return gains[np.isfinite(gains).all(axis=1)]
