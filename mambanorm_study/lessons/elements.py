@@ -8,8 +8,8 @@ no norm, BN before the SSM, BN after it, and BN on both sides. The paper ends (�
     "When normalization is applied both before and after the SSM layer, the scale disparity between
     layers is further reduced, and the distribution of the elements becomes more uniform."
 
-**The last clause as a claim.** Written before any run that it judges; a run with seed 100 only
-showed how long a run takes and which accuracy it reaches.
+**The last clause as a claim.** Written before any run that it judges. Runs of the four arms with
+seed 100 had shown how long a run takes and which accuracy it reaches, and nothing else.
 
 - Quantity: the *tail ratio* of a block's output y (the residual stream), log₁₀ of the 99.9 %
   quantile of |element| over the median of |element|. It is 0.3 for a uniform distribution around
