@@ -17,6 +17,7 @@ calibration.py      error rates of the rule in simulated studies
 
 from mambanorm_study.claims.evidence import VERSION, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS, find_claim
+from mambanorm_study.claims.pages import judge_differences
 from mambanorm_study.claims.plan import (
     TRAINED_TASKS,
     VERDICT_TASKS,

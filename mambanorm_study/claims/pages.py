@@ -7,6 +7,7 @@ import pandas as pd
 
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
+from mambanorm_study.claims import rule
 from mambanorm_study.claims.claim import Claim
 from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import CLAIMS
@@ -40,6 +41,30 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
     tasks = ", ".join(dict.fromkeys(verdict.task for verdict in judged)) or "nothing yet"
     scales = ", ".join(dict.fromkeys(verdict.scale for verdict in judged)) or "no"
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
+
+
+def judge_differences(differences: pd.DataFrame, smallest: float) -> pd.DataFrame:
+    """Return the verdict on each comparison of a claim that is not in CLAIMS, for example of a
+    lesson: one row for each column of `differences`.
+
+    All comparisons must hold, so the upper end of each interval is corrected for their number, and
+    the claim has the weakest of their verdicts (`rule.claim_verdict`). Columns: effect (the mean
+    difference), low and high (its 95 % interval without the correction), seeds (their number) and
+    word (the verdict). differences: one row for each seed, positive where the claim is right.
+    smallest: the smallest effect of interest.
+    """
+    levels = rule.levels(differences.shape[1], one_suffices=False)
+    rows = {}
+    for comparison, per_seed in differences.items():
+        low, high = rule.interval(per_seed)
+        rows[comparison] = {
+            "effect": per_seed.mean(),
+            "low": low,
+            "high": high,
+            "seeds": len(per_seed),
+            "word": rule.comparison_verdict(per_seed, smallest, *levels),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def comparisons_by_steps(frame: pd.DataFrame | Evidence, scale: str = STUDY_SCALE) -> pd.DataFrame:

@@ -26,6 +26,7 @@ from mambanorm_study.figures.diagrams import (
 )
 from mambanorm_study.figures.hero import fig_hero as fig_hero
 from mambanorm_study.figures.inside import (
+    fig_elements as fig_elements,
     fig_mixture as fig_mixture,
     fig_outputs as fig_outputs,
     fig_outputs_of_norms as fig_outputs_of_norms,

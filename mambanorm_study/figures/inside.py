@@ -6,6 +6,7 @@ values have no unit, so their axes are in arbitrary units (a.u.).
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from mambanorm.errors import unknown
 from mambanorm.norms.normvary import NormVary
@@ -24,7 +25,9 @@ from mambanorm_study.figures.lines import line_panels
 from mambanorm_study.figures.style import (
     StudyFigure,
     finish,
+    jitter,
     log_axis,
+    new_figure,
     seeds_note,
     short_label,
     spaced_indices,
@@ -45,6 +48,8 @@ PHASES = {
     "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
     "control: RMSN→None": dict(color=GREY, linestyle="--", linewidth=1.8),
 }
+# Points of `fig_elements` → offset from the block, prefix of the columns of quantiles, colour.
+KINDS_OF_POINTS = {"elements": (-0.21, "", INDIGO), "tokens": (0.21, "token_", TEAL)}
 # Registry names of NormVary's members. NormVary's LN and RMSN take statistics over D·L (Eq. 11–12
 # of the paper).
 MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
@@ -170,6 +175,57 @@ def fig_outputs_of_norms(table: pd.DataFrame, caption: str) -> StudyFigure:
         caption,
         "residual stream, train mode, weights of the best evaluation",
         "one line per run",
+    )
+
+
+@styled
+def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train") -> StudyFigure:
+    """Return Figure 9 with points: log₁₀ of |element| and of ‖token‖₂ after each block, one panel
+    per arm.
+
+    The points are random elements and tokens, one column of points per seed; the lowest 1 % are cut
+    off. A bar is the median and a diamond the 99.9 % quantile of a model, both as medians over the
+    seeds. The line through a diamond goes from the lowest to the highest seed. Values that are not
+    finite are not drawn. frame: the frame of `lessons.elements.elements_by_depth`. caption: the
+    task. mode: "train" or "eval".
+    """
+    frame = frame[frame["mode"] == mode]
+    arms = list(frame.arm.unique())
+    fig, axes = new_figure(1, len(arms), height=3.6, sharey=True)
+    # squares on whole pixels, because a PNG of thousands of smooth dots is twice as large
+    square = dict(marker="s", markersize=1.8, markeredgewidth=0, linestyle="", snap=True)
+    diamond = dict(marker="D", markeredgecolor=INK, markersize=4.5, linestyle="")
+    for ax, arm in zip(axes[0], arms, strict=True):
+        for depth, block in frame[frame.arm == arm].groupby("depth"):
+            for kind, (offset, prefix, colour) in KINDS_OF_POINTS.items():
+                x, points = depth + offset, np.stack(list(block[kind]))  # (seeds, points)
+                columns = np.repeat(x + jitter(len(points), 0.3), points.shape[1])
+                ax.plot(columns, points.flatten(), color=colour, **square)
+                median, tails = np.log10(block[f"{prefix}median"]), np.log10(block[f"{prefix}p999"])
+                ax.hlines(median.median(), x - 0.19, x + 0.19, color=INK, linewidth=1.6)
+                ax.vlines(x, tails.min(), tails.max(), color=INK, linewidth=0.8)
+                ax.plot(x, tails.median(), color=colour, **diamond)
+        ax.set(title=short_label(arm), xlabel="block", xticks=frame.depth.unique())
+    drawn = np.concatenate([*frame.elements, *frame.tokens])
+    lowest = np.quantile(drawn[np.isfinite(drawn)], 0.01)
+    axes[0, 0].set(ylim=(lowest, None), ylabel="log₁₀ of the magnitude (a.u.)")
+    legend = [
+        Line2D([], [], color=INDIGO, **square | {"markersize": 5}, label="elements (left)"),
+        Line2D([], [], color=TEAL, **square | {"markersize": 5}, label="tokens (right)"),
+        Line2D([], [], color=INK, linewidth=1.6, label="median"),
+        Line2D([], [], color=GREY, **diamond, label="99.9 % quantile"),
+    ]
+    fig.legend(handles=legend, loc="outside upper right", ncols=len(legend))
+    return finish(
+        fig,
+        "Elements and tokens after each block",
+        seeds_note(frame),
+        caption,
+        f"residual stream, {mode} mode, weights of the best evaluation",
+        f"points: {len(frame.elements.iloc[0])} random elements and tokens of each block, a column "
+        "for each seed, without the lowest 1 %",
+        "bars and diamonds: medians over the seeds",
+        "lines: lowest to highest seed",
     )
 
 

@@ -8,6 +8,7 @@
 | trained.py | what does batch norm do in a small VGG; gate and convolution in a Mamba block? |
 | why_norms.py | does a norm make the loss smooth; can a net do without one? |
 | outputs.py | do outputs stay small with a norm before the block, after it, or both? |
+| elements.py | are the elements of the outputs more uniform with norms on both sides? |
 | gan.py | which norm in a GAN, and what does a discriminator see of its batch? |
 | overheads.py | how much time and memory does a norm add to a CNN, an LSTM, a Transformer? |
 | explorable.py | a failing run, larger weights and exchanged rows, for the explorers |

@@ -7,7 +7,7 @@ import torch
 import mambanorm_study as study
 from mambanorm_study import advice
 from mambanorm_study.advice import experiments
-from mambanorm_study.lessons import gan, outputs, trained, why_norms
+from mambanorm_study.lessons import elements, gan, outputs, trained, why_norms
 from mambanorm_study.runs import measurements
 from mambanorm_study.runs.measurements import digest_of, load_or_measure, record
 
@@ -24,6 +24,7 @@ def of_lessons(runs_dir):
     yield trained.batch_norm_curves("quick", runs_dir=runs_dir)
     yield trained.parts_of_a_block("quick", runs_dir=runs_dir)
     yield outputs.outputs_by_depth(runs_dir=runs_dir)
+    yield elements.elements_by_depth("quick", runs_dir=runs_dir)
     yield why_norms.loss_ranges("quick", runs_dir=runs_dir)
     yield why_norms.normalizer_free_curves("quick", runs_dir=runs_dir)
     yield gan.gan_runs("quick", runs_dir=runs_dir)
@@ -37,8 +38,8 @@ def of_advice(runs_dir):
 
 @pytest.mark.parametrize("measured", [of_lessons, of_advice])
 def test_a_reader_waits_for_no_training_that_is_recorded(measured, trains_nothing):
-    """If this fails, the code that measures has changed. Record again: execute notebooks 01, 02, 11
-    and 14 with an empty run store and the source "trained", then `python -m
+    """If this fails, the code that measures has changed. Record again: execute notebooks 01, 02,
+    07, 11 and 14 with an empty run store and the source "trained", then `python -m
     mambanorm_study.runs.measurements STORE`.
     """
     for frame in measured(trains_nothing):
