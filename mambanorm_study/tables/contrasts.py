@@ -143,8 +143,8 @@ def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
     runs: runs of ORIGINAL and PROPOSAL, each arm at one learning rate; runs of other arms are left
     out. Columns: "the paper" (accuracies of ORIGINAL → PROPOSAL, per cent), "its length", "run
     here" (task, scale, number of seeds; for a task without runs the command that runs it), "ours"
-    (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "hours a run,
-    paper's size" (PAPER_HOURS).
+    (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "a run
+    at the paper's size" (PAPER_HOURS).
     """
     pair = [ORIGINAL, PROPOSAL]
     runs = runs[runs.arm.isin(pair)]
@@ -169,7 +169,7 @@ def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
             "the paper": "{:.2f} → {:.2f}".format(*printed.loc[name]),
             "its length": length,
             **here,
-            "hours a run, paper's size": f"{hours:g}; GPU {gpu_hours:.2g}",
+            "a run at the paper's size": f"{hours:g} h; GPU {gpu_hours:.2g} h",
         }
     return pd.DataFrame(table).T.rename_axis("task")
 
