@@ -266,7 +266,8 @@ def fig_gan(frame: pd.DataFrame, caption: str = "") -> StudyFigure:
     )
     for row, samples in enumerate(runs.samples[runs.seed == 0]):
         digits = np.hstack([np.pad(digit, 1) for digit in np.reshape(samples, (-1, 8, 8))])
-        left.imshow(digits, "gray_r", extent=(0, 8, row + 0.5, row - 0.5), aspect="auto", zorder=1)
+        place = dict(extent=(0, 8, row + 0.5, row - 0.5), aspect="auto", zorder=1)
+        left.imshow(digits, "gray_r", vmin=0, vmax=16, **place)
     sns.stripplot(runs, x="frechet", y="arm", ax=middle, color=INK, size=4, jitter=False)
     batches = {"pure_accuracy": "pure batches (upper)", "mixed_accuracy": "mixed batches (lower)"}
     long = runs.rename(columns=batches).melt(["arm"], batches.values(), "scored in", "accuracy")

@@ -166,10 +166,10 @@ def overhead_table(frame: pd.DataFrame) -> pd.DataFrame:
         for low, high in zip(frame.claimed_low, frame.claimed_high, strict=True)
     ]
     columns = {
-        "inference, the guide": claimed,
-        "inference": _with_quartiles(frame, "inference"),
-        "training": _with_quartiles(frame, "training"),
-        "activations": frame.memory.map("{:+.0f}".format).tolist(),
+        "inference, the guide, %": claimed,
+        "inference, %": _with_quartiles(frame, "inference"),
+        "training, %": _with_quartiles(frame, "training"),
+        "memory for activations, %": frame.memory.map("{:+.0f}".format).tolist(),
     }
     return pd.DataFrame(columns, pd.MultiIndex.from_frame(frame[["model", "norm"]]))
 
@@ -180,19 +180,26 @@ def _with_quartiles(frame: pd.DataFrame, mode: str) -> list[str]:
 
 
 def overheads_in_words(frame: pd.DataFrame) -> str:
-    """Return as Markdown how many overheads are in S4's range, and which are the largest.
+    """Return as Markdown which overheads are outside of S4's range, and which are the largest.
 
-    frame: that of `recorded_overheads`.
+    An overhead is outside if both quartiles are. frame: that of `recorded_overheads`.
     """
-    above = int((frame.inference_low > frame.claimed_high).sum())
-    below = int((frame.inference_high < frame.claimed_low).sum())
+    above = frame[frame.inference_low > frame.claimed_high]
+    below = frame[frame.inference_high < frame.claimed_low]
     slow, large = frame.loc[frame.training.idxmax()], frame.loc[frame.memory.idxmax()]
     return (
-        f"At inference, {above} of {len(frame)} overheads are above the guide's range, {below} "
-        f"below it, and {len(frame) - above - below} overlap it. In training {slow.norm} "
-        f"in the {slow.model} costs most time, {slow.training:+.0f} %. {large.norm} in the "
-        f"{large.model} costs most memory: the activations grow by {large.memory:.0f} %."
+        f"At inference {len(above)} of {len(frame)} overheads lie above the guide's range with "
+        f"both quartiles ({_by_model(above)}), and {len(below)} below it ({_by_model(below)}). In "
+        f"training {slow.norm} in the {slow.model} costs most time, {slow.training:+.0f} %. "
+        f"{large.norm} in the {large.model} costs most memory: the activations grow by "
+        f"{large.memory:.0f} %."
     )
+
+
+def _by_model(frame: pd.DataFrame) -> str:
+    """Return the norms of each model as text: "CNN: RMSN, IN; LSTM: BN", or "none"."""
+    norms = frame.groupby("model", sort=False).norm.agg(", ".join)
+    return "; ".join(f"{model}: {names}" for model, names in norms.items()) or "none"
 
 
 if __name__ == "__main__":

@@ -141,10 +141,10 @@ def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
     tasks.
 
     runs: runs of ORIGINAL and PROPOSAL, each arm at one learning rate; runs of other arms are left
-    out. Columns: "the paper" (accuracies of ORIGINAL → PROPOSAL, per cent), "its length", "run
-    here" (task, scale, number of seeds; for a task without runs the command that runs it), "ours"
-    (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "a run
-    at the paper's size" (PAPER_HOURS).
+    out. Columns: "the paper, %" (accuracies of ORIGINAL → PROPOSAL), "length in the paper", "run
+    here" (task, scale, number of seeds; for a task without runs the command that runs it), "ours,
+    %" (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "a run at the
+    paper's size" (PAPER_HOURS).
     """
     pair = [ORIGINAL, PROPOSAL]
     runs = runs[runs.arm.isin(pair)]
@@ -155,19 +155,19 @@ def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
         name, (hours, gpu_hours) = SAME_TASK[task], PAPER_HOURS[task]
         own = runs[runs.task == (task if task in set(runs.task) else recorded_task)]
         command = f"mambanorm study --notebooks 08 --tasks {task} --scale paper"
-        here = {"run here": f"not run: `{command}`", "ours": "–", "our gain": "–"}
+        here = {"run here": f"not run: `{command}`", "ours, %": "–", "our gain": "–"}
         if set(own.arm) == set(pair):
             gain = paired(own, PROPOSAL, ORIGINAL).iloc[0]
             what = recorded_as if (gain.task, gain.scale) == (recorded_task, STUDY_SCALE) else name
             means = 100 * own.groupby("arm").test_accuracy.mean()[pair]
             here = {
                 "run here": f"{what}; scale {gain.scale}, {seeds_text([gain.n])}",
-                "ours": "{:.1f} → {:.1f}".format(*means),
+                "ours, %": "{:.1f} → {:.1f}".format(*means),
                 "our gain": difference_with_interval(gain.difference, gain.low, gain.high),
             }
         table[name] = {
-            "the paper": "{:.2f} → {:.2f}".format(*printed.loc[name]),
-            "its length": length,
+            "the paper, %": "{:.2f} → {:.2f}".format(*printed.loc[name]),
+            "length in the paper": length,
             **here,
             "a run at the paper's size": f"{hours:g} h; GPU {gpu_hours:.2g} h",
         }

@@ -199,11 +199,11 @@ def test_a8_each_task_has_the_recipe_of_appendix_c():
     )
     assert constant == [0.5, 1, 1, 1]
     assert cosine == pytest.approx([0.5, 1, 0.5, 0], abs=1e-12)
-    assert_shown("08_validation", "table_2_here")
+    assert_shown("08_validation", "recipes")
 
 
 def test_a9_every_data_set_is_a_task_with_a_recipe():
-    """S1 §4.1: "For long sequence modeling, we use the Breakfast dataset (Kuehne et al.)."."""
+    """S1 §4.1, App. C: "For long sequence modeling, we use the Breakfast dataset (Kuehne et al.)."."""
     names = {"breakfast", "imagenet100", "imagenet1k", "listops", "imdb", "cifar10", "cifar100"}
     names |= {"pathfinder64", "cifar10_images", "cifar100_images", "paths16", "paths64"}
     assert names <= set(study.TASKS)
@@ -213,7 +213,7 @@ def test_a9_every_data_set_is_a_task_with_a_recipe():
     assert len(listops)
     assert images.inputs.shape[1:] == (256, 1)
     assert set(images.labels.tolist()) == {0, 1}
-    assert_shown("09_vision", "load_task")
+    assert_shown("08_validation", "tasks_of_paper")
 
 
 def test_a10_an_image_becomes_a_sequence_of_patches():
@@ -251,6 +251,7 @@ def test_t1_table_1_stands_beside_our_runs_with_its_second_ln_read_as_in(grid):
     assert beside.paper["LN>SSM>None"] == 0.865
     assert 0 < beside.ours["LN>SSM>None"] < 1
     assert_shown("04_position", "beside_paper")
+    assert_shown("09_vision", "beside_paper")
 
 
 def test_t2_table_2_has_four_rows_with_what_ran_or_the_command_that_runs_it():
@@ -266,8 +267,8 @@ def test_t2_table_2_has_four_rows_with_what_ran_or_the_command_that_runs_it():
     ]
     table = contrasts.table_2_here(pd.DataFrame(runs))
     assert list(table.index) == ["ListOps", "IMDB", "CIFAR-100", "Path-64"]
-    assert table["the paper"]["IMDB"] == "81.27 → 83.71"
-    assert table.ours["ListOps"] == table.ours["Path-64"] == "42.5 → 47.5"
+    assert table["the paper, %"]["IMDB"] == "81.27 → 83.71"
+    assert table["ours, %"]["ListOps"] == table["ours, %"]["Path-64"] == "42.5 → 47.5"
     assert table["our gain"]["Path-64"].startswith("+5.0 points")
     for row, task in (("IMDB", "imdb"), ("CIFAR-100", "cifar100")):
         assert f"--tasks {task} --scale paper" in table["run here"][row]
@@ -289,6 +290,7 @@ def test_f1_accuracy_without_a_norm_with_one_and_with_two(grid):
     combination normalization strategy.".
     """
     assert {"no norm", "single norm", "combination"} <= set(texts_of(figures.fig_headline(grid)))
+    assert_shown("05_combination", "fig_headline")
     assert_shown("09_vision", "fig_headline")
 
 
