@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 
+import numpy as np
 import pandas as pd
 
 from mambanorm_study.basics.settings import STUDY_SCALE
@@ -43,28 +44,34 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
 
 
-def judge_differences(differences: pd.DataFrame, smallest: float) -> pd.DataFrame:
-    """Return the verdict on each comparison of a claim that is not in CLAIMS, for example of a
-    lesson: one row for each column of `differences`.
+def judge_differences(differences: pd.DataFrame, smallest: float) -> tuple[str, pd.DataFrame]:
+    """Return the verdict on a claim that is not in CLAIMS, for example of a lesson, and a table of
+    its comparisons, one row for each column of `differences`.
 
     All comparisons must hold, so the upper end of each interval is corrected for their number, and
-    the claim has the weakest of their verdicts (`rule.claim_verdict`). Columns: effect (the mean
-    difference), low and high (its 95 % interval without the correction), seeds (their number) and
-    word (the verdict). differences: one row for each seed, positive where the claim is right.
-    smallest: the smallest effect of interest.
+    the claim has the weakest of their verdicts. Columns: effect (the mean difference), low and high
+    (its 95 % interval without the correction), seeds (their number), verdict, and corrected (True
+    if the correction changed the verdict). differences: one row for each seed, positive where the
+    claim is right. smallest: the smallest effect of interest. Raises ValueError for differences
+    that are not finite, and for an empty frame.
     """
+    if differences.empty or not np.isfinite(differences).all(axis=None):
+        raise ValueError("differences must be finite, at least one seed: leave out the other seeds")
     levels = rule.levels(differences.shape[1], one_suffices=False)
     rows = {}
     for comparison, per_seed in differences.items():
         low, high = rule.interval(per_seed)
+        verdict = rule.comparison_verdict(per_seed, smallest, *levels)
         rows[comparison] = {
             "effect": per_seed.mean(),
             "low": low,
             "high": high,
             "seeds": len(per_seed),
-            "word": rule.comparison_verdict(per_seed, smallest, *levels),
+            "verdict": verdict,
+            "corrected": verdict != rule.comparison_verdict(per_seed, smallest),
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return rule.claim_verdict(table.verdict, one_suffices=False), table
 
 
 def comparisons_by_steps(frame: pd.DataFrame | Evidence, scale: str = STUDY_SCALE) -> pd.DataFrame:

@@ -7,7 +7,8 @@ it "hurts training stability". Radford et al. 2016 (DCGAN) use BatchNorm in both
 
 **The leak.** Score the same rows twice, with the discriminator in train mode: in pure batches, all
 real or all generated, and in mixed batches, half real and half generated. Without BatchNorm both
-scores are equal.
+scores are equal. With it, rows of the other kind must move a score by more than other rows of the
+same kind, which are the control.
 
 **The training.** A discriminator with BatchNorm can be trained on pure batches, as DCGANs often
 are, or on mixed batches (the arm MIXED). The other discriminators do not depend on the other rows.
@@ -135,21 +136,36 @@ def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 @torch.no_grad()
 def batch_leak(discriminator: nn.Module, real: Tensor, generated: Tensor) -> dict[str, float]:
-    """Return how the scores of the same images differ between pure and mixed batches.
+    """Return the mean absolute change of an image's logit if half of its batch is replaced.
 
-    Keys: shift (the mean absolute difference of an image's logits), and pure_accuracy and
-    mixed_accuracy (the share of images whose logit has the right sign, per cent). The discriminator
-    is in train mode; its running statistics do not change.
+    Keys: shift (by images of the other kind), shift_same_kind (the control: by other images of the
+    same kind), and pure_accuracy and mixed_accuracy (the share of images whose logit has the right
+    sign in pure and in mixed batches, per cent). real, generated: (n, 1, 8, 8), n a multiple of 4;
+    each batch has n/2 images. The discriminator is in train mode; its running statistics do not
+    change.
     """
     with preserve_state(discriminator):
         discriminator.train()
-        pure = scores(discriminator, real, generated, mixed=False)
-        mixed = scores(discriminator, real, generated, mixed=True)
-    accuracies = {
-        f"{name}_accuracy": 100 * float(torch.cat([on_real > 0, on_generated < 0]).double().mean())
-        for name, (on_real, on_generated) in (("pure", pure), ("mixed", mixed))
+        pure, mixed, same_kind = [], [], []
+        for images, others in ((real, generated), (generated, real)):
+            quarters, other_quarters = images.chunk(4), others.chunk(4)
+            for i, scored in enumerate(quarters):
+                following, next_but_one = (i + 1) % 4, (i + 2) % 4
+                for companions, logits in (
+                    (quarters[following], pure),
+                    (quarters[next_but_one], same_kind),
+                    (other_quarters[following], mixed),
+                ):
+                    logits.append(discriminator(torch.cat([scored, companions]))[: len(scored)])
+    pure, mixed, same_kind = (torch.cat(logits) for logits in (pure, mixed, same_kind))
+    sign = torch.ones(len(pure), 1)
+    sign[len(sign) // 2 :] = -1  # generated images, whose logits should be negative
+    return {
+        "shift": float((pure - mixed).abs().mean()),
+        "shift_same_kind": float((pure - same_kind).abs().mean()),
+        "pure_accuracy": 100 * float((sign * pure > 0).double().mean()),
+        "mixed_accuracy": 100 * float((sign * mixed > 0).double().mean()),
     }
-    return {"shift": float((torch.cat(pure) - torch.cat(mixed)).abs().mean()), **accuracies}
 
 
 def frechet_distance(a: Tensor, b: Tensor) -> float:
@@ -200,7 +216,7 @@ def _runs(scale: str, steps: int, seed: int) -> Iterator[dict]:
     data = load_task("digits_images", scale, seed)
     # permuted images of one channel would count as channels_last, where torch rounds differently
     train, val = (split.inputs.reshape(-1, 1, 8, 8) for split in (data.train, data.val))
-    real = val[: len(val) // 2 * 2]  # the batches of `scores` have two halves
+    real = val[: len(val) // 4 * 4]  # `batch_leak` takes quarters
     classifier = LogisticRegression(max_iter=1_000).fit(train.flatten(1), data.train.labels)
     yield {"generator": REAL, "discriminator": "", **quality(classifier, train[: len(real)], real)}
     for generator_norm, norm in product(GENERATORS, DISCRIMINATORS):

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 from mambanorm_study.tables.experiments import MAMBA_ARM
 from mambanorm_study.tables.paper import paper_values
@@ -96,30 +95,41 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
 
-# Task of the paper's Table 2, under our name → the paper's length and, for our recorded runs, the
-# task and its length.
-LENGTHS = {
-    "listops": ("2,000 tokens", "listops", "ListOps, at most 21 tokens"),
-    "imdb": ("4,096 characters", "", ""),
-    "cifar100": ("1,024 pixels", "", ""),
-    "pathfinder64": ("4,096 pixels", "paths16", "paths like those of Pathfinder, 256 pixels"),
+# Task of the paper's Table 2, under our name → the length in the paper, and the tasks whose runs
+# stand beside it, each with a description.
+TABLE_2_TASKS: dict[str, tuple[str, dict[str, str]]] = {
+    "listops": ("2,000 tokens", {"listops": "ListOps (at evening 6 to 21 tokens)"}),
+    "imdb": ("4,096 characters", {"imdb": "IMDB"}),
+    "cifar100": ("1,024 pixels", {"cifar100": "CIFAR-100"}),
+    "pathfinder64": (
+        "4,096 pixels",
+        {"pathfinder64": "Path-64", "paths16": "paths like those of Pathfinder, 256 pixels"},
+    ),
 }
-# Task → hours of one run at the paper's settings, on two CPU cores (docs/costs.md) and on an NVIDIA
-# H200 in float32 (docs/clusters.md).
+# Task → hours of one run of ORIGINAL at the paper's settings, on two CPU cores (docs/costs.md) and
+# on an NVIDIA H200 in float32 (docs/clusters.md; "about": estimated from FLOPs).
 PAPER_HOURS = {
-    "listops": (121, 0.73),
-    "imdb": (168, 0.85),
-    "cifar100": (17.5, 0.17),
-    "pathfinder64": (864, 6.0),
+    "listops": ("121", "0.73"),
+    "imdb": ("168", "about 0.85"),
+    "cifar100": ("17.5", "about 0.17"),
+    "pathfinder64": ("864", "6"),
 }
+
+
+def printed_accuracies() -> pd.DataFrame:
+    """Return the accuracies of the paper's Table 2 in per cent, one row for each task.
+
+    Columns: the arms ORIGINAL (RMSN→None) and PROPOSAL (NormVary→GN).
+    """
+    rows = paper_values("sequence").query("source == 'Table 2'")
+    return 100 * rows.pivot(index="task", columns="arm", values="accuracy")[[ORIGINAL, PROPOSAL]]
 
 
 def printed_gains() -> pd.Series:
-    """Return the accuracy that the paper prints for PROPOSAL (NormVary→GN) minus the one it prints
-    for ORIGINAL (RMSN→None), in percentage points: a Series over the tasks of the paper's Table 2.
+    """Return the accuracy that the paper prints for PROPOSAL minus the one it prints for ORIGINAL,
+    in percentage points: a Series over the tasks of the paper's Table 2.
     """
-    rows = paper_values("sequence").query("source == 'Table 2'")
-    means = 100 * rows.pivot(index="task", columns="arm", values="accuracy")
+    means = printed_accuracies()
     return (means[PROPOSAL] - means[ORIGINAL]).rename("gain")
 
 
@@ -136,42 +146,53 @@ def printed_table() -> pd.DataFrame:
     return table[[ORIGINAL, PROPOSAL]].assign(gain=gain)
 
 
-def table_2_here(runs: pd.DataFrame) -> pd.DataFrame:
+def table_2_beside_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the paper's Table 2 beside our runs as a table of texts, one row for each of its four
     tasks.
 
-    runs: runs of ORIGINAL and PROPOSAL, each arm at one learning rate; runs of other arms are left
-    out. Columns: "the paper, %" (accuracies of ORIGINAL → PROPOSAL), "length in the paper", "run
-    here" (task, scale, number of seeds; for a task without runs the command that runs it), "ours,
-    %" (mean accuracies), "our gain" (PROPOSAL − ORIGINAL with its 95 % t-interval), "a run at the
-    paper's size" (PAPER_HOURS).
+    runs: runs of ORIGINAL and PROPOSAL, each arm at one learning rate; runs of other arms and tasks
+    are left out. Columns: "the paper, %" (accuracies of ORIGINAL → PROPOSAL), "length in the
+    paper", "run here" (task, scale, number of shared seeds; for a task without runs the command
+    that runs it), "ours, %" (mean accuracies over the shared seeds), "our gain" (PROPOSAL −
+    ORIGINAL with its 95 % t-interval), "RMSN→None at the paper's size" (PAPER_HOURS).
     """
-    pair = [ORIGINAL, PROPOSAL]
-    runs = runs[runs.arm.isin(pair)]
-    printed = paper_values("sequence").query("source == 'Table 2'")
-    printed = 100 * printed.pivot(index="task", columns="arm", values="accuracy")[pair]
     table = {}
-    for task, (length, recorded_task, recorded_as) in LENGTHS.items():
+    for task, (length, descriptions) in TABLE_2_TASKS.items():
         name, (hours, gpu_hours) = SAME_TASK[task], PAPER_HOURS[task]
-        own = runs[runs.task == (task if task in set(runs.task) else recorded_task)]
         command = f"mambanorm study --notebooks 08 --tasks {task} --scale paper"
-        here = {"run here": f"not run: `{command}`", "ours, %": "–", "our gain": "–"}
-        if set(own.arm) == set(pair):
-            gain = paired(own, PROPOSAL, ORIGINAL).iloc[0]
-            what = recorded_as if (gain.task, gain.scale) == (recorded_task, STUDY_SCALE) else name
-            means = 100 * own.groupby("arm").test_accuracy.mean()[pair]
-            here = {
-                "run here": f"{what}; scale {gain.scale}, {seeds_text([gain.n])}",
-                "ours, %": "{:.1f} → {:.1f}".format(*means),
-                "our gain": difference_with_interval(gain.difference, gain.low, gain.high),
-            }
+        cells = {"run here": f"not run: `{command}`", "ours, %": "–", "our gain": "–"}
+        for compared, description in descriptions.items():
+            accuracies = _accuracies_of_pair(runs, compared)
+            if len(accuracies):
+                cells = _cells_of_pair(accuracies, description, runs[runs.task == compared].scale)
+                break
         table[name] = {
-            "the paper, %": "{:.2f} → {:.2f}".format(*printed.loc[name]),
+            "the paper, %": "{:.2f} → {:.2f}".format(*printed_accuracies().loc[name]),
             "length in the paper": length,
-            **here,
-            "a run at the paper's size": f"{hours:g} h; GPU {gpu_hours:.2g} h",
+            **cells,
+            "RMSN→None at the paper's size": f"{hours} h; GPU {gpu_hours} h",
         }
     return pd.DataFrame(table).T.rename_axis("task")
+
+
+def _accuracies_of_pair(runs: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Return the accuracies (per cent) of ORIGINAL and PROPOSAL on a task, one row for each seed
+    that both have.
+    """
+    of_task = runs[(runs.task == task) & runs.arm.isin([ORIGINAL, PROPOSAL])]
+    table = 100 * of_task.pivot(index="seed", columns="arm", values="test_accuracy")
+    return table.reindex(columns=[ORIGINAL, PROPOSAL]).dropna()
+
+
+def _cells_of_pair(accuracies: pd.DataFrame, description: str, scales: pd.Series) -> dict[str, str]:
+    """Return what `table_2_beside_runs` says about the accuracies of `_accuracies_of_pair`."""
+    gains = accuracies[PROPOSAL] - accuracies[ORIGINAL]
+    scale, seeds = ", ".join(scales.unique()), seeds_text([len(gains)])
+    return {
+        "run here": f"{description}; scale {scale}, {seeds}",
+        "ours, %": "{:.1f} → {:.1f}".format(*accuracies.mean()),
+        "our gain": difference_with_interval(gains.mean(), *t_interval(gains)),
+    }
 
 
 def gains_beside_paper(steps: pd.DataFrame) -> pd.DataFrame:

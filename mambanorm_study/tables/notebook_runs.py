@@ -11,7 +11,7 @@ from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import STUDY_SCALE, check_source, study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import arms, check_names, check_seeds, check_task, grid, unique
-from mambanorm_study.runs.presets import PAPER, PATHS, TABLES, TEXTS, kind_of_input
+from mambanorm_study.runs.presets import PAPER, TABLES, TEXTS, kind_of_input
 from mambanorm_study.runs.recorded_results import grid_at_recorded_lr
 from mambanorm_study.tables.experiments import (
     AUTONORM_SEEDS,
@@ -349,8 +349,8 @@ def extra_runs(scale: str) -> list[RunConfig]:
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of notebook 08: the given tasks that are in the paper's Table 2 or stand in
-    for its Pathfinder (PATHS) and, at scale evening, those among the first two of RECORDED_TASKS.
+    """Return the tasks of notebook 08: the given tasks that are in the paper's Table 2, `paths16`
+    and, at scale evening, those among the first two of RECORDED_TASKS.
 
     tasks: None means the default of the scale: at scales smoke and quick ListOps, which needs no
     download; at scale evening the first two of RECORDED_TASKS; at the other scales all tasks of
@@ -359,7 +359,7 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is not None:
         given = check_names("tasks", tasks)
-        return [task for task in (*recorded, *VALIDATION_TASKS, *PATHS) if task in given]
+        return [task for task in (*recorded, *VALIDATION_TASKS, "paths16") if task in given]
     if scale in ("smoke", "quick"):
         return [VALIDATION_TASKS[0]]
     return list(recorded or VALIDATION_TASKS)

@@ -18,13 +18,21 @@ from mambanorm.inside import singular_values, token_norms
 from mambanorm.loop import learning_rate
 from mambanorm.operations.reference import scan_reference
 from mambanorm_study import figures
+from mambanorm_study.lessons import elements
 from mambanorm_study.models.vision import ImageClassifier, cross_merge, cross_scan
 from mambanorm_study.runs.presets import PAPER
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.runs.weight_log import BLOCK_PARTS, marchenko_pastur, part_norms
-from mambanorm_study.tables import contrasts, norm_catalog, paper, procedure, run_tables
+from mambanorm_study.tables import (
+    contrasts,
+    diagnostics,
+    norm_catalog,
+    paper,
+    procedure,
+    run_tables,
+)
 from mambanorm_study.tables.experiments import GRID_ARMS
-from tests.sources.shown import assert_shown, texts_of
+from tests.sources.shown import assert_shown, drawn_numbers, texts_of
 from tests.twins import sample, scrambled
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
@@ -37,6 +45,11 @@ def grid():
     ids = {config.run_id for config in planned if config.arm in set(map(str, GRID_ARMS))}
     frame = recorded("evening")
     return frame[frame.run_id.isin(ids)]
+
+
+def mean_of(runs, arm):
+    """Return the mean test accuracy of an arm, in per cent with one decimal."""
+    return round(100 * float(runs.test_accuracy[runs.arm == arm].mean()), 1)
 
 
 # The framework: A1 to A6
@@ -171,6 +184,12 @@ def test_a7_the_weights_of_a_blocks_four_parts_have_an_l2_norm():
                for part, names in BLOCK_PARTS.items()}  # fmt: skip
     expected = [float(square.detach().sqrt()) for square in squares.values()]
     assert part_norms(block) == pytest.approx(expected)
+    grown = {
+        "step": np.array([0, 1]),
+        "part_norms": np.array([[[1.0] * 4], [[2.0, 3.0, 4.0, 5.0]]]),
+    }
+    figure = figures.fig_part_norms({"None>SSM>None": grown}, "planted")
+    assert {2.0, 3.0, 4.0, 5.0} <= drawn_numbers(figure)  # the growth of the four parts
     assert_shown("07_diagnostics", "fig_part_norms")
 
 
@@ -249,7 +268,7 @@ def test_t1_table_1_stands_beside_our_runs_with_its_second_ln_read_as_in(grid):
     assert table.printed["IN>SSM>None"].startswith("LN")
     beside = run_tables.beside_paper(grid).set_index("arm")
     assert beside.paper["LN>SSM>None"] == 0.865
-    assert 0 < beside.ours["LN>SSM>None"] < 1
+    assert round(100 * beside.ours["LN>SSM>None"], 1) == mean_of(grid, "LN>SSM>None")
     assert_shown("04_position", "beside_paper")
     assert_shown("09_vision", "beside_paper")
 
@@ -265,23 +284,24 @@ def test_t2_table_2_has_four_rows_with_what_ran_or_the_command_that_runs_it():
         for arm, value in ((contrasts.ORIGINAL, 0.4), (contrasts.PROPOSAL, 0.45))
         for seed in range(6)
     ]
-    table = contrasts.table_2_here(pd.DataFrame(runs))
+    table = contrasts.table_2_beside_runs(pd.DataFrame(runs))
     assert list(table.index) == ["ListOps", "IMDB", "CIFAR-100", "Path-64"]
     assert table["the paper, %"]["IMDB"] == "81.27 → 83.71"
     assert table["ours, %"]["ListOps"] == table["ours, %"]["Path-64"] == "42.5 → 47.5"
     assert table["our gain"]["Path-64"].startswith("+5.0 points")
     for row, task in (("IMDB", "imdb"), ("CIFAR-100", "cifar100")):
         assert f"--tasks {task} --scale paper" in table["run here"][row]
-    assert_shown("08_validation", "table_2_here", "printed_table")
+    assert_shown("08_validation", "table_2_beside_runs", "printed_table")
 
 
 def test_t3_the_taxonomy_is_that_of_table_3():
     """S1 App. A, Table 3: "Details of mainstream normalization techniques."."""
     ours = norm_catalog.taxonomy_table()
+    assert list(paper.TABLE_3) == ["BN", "IN", "GN", "LN", "RMSN"]
     for name, (partition, operation, recovery) in paper.TABLE_3.items():
         row = ours.loc[f"{name}-DL" if name in ("LN", "RMSN") else name]
         assert (partition, operation, recovery) == (row.NAP, row.NOP, row.NRR), name
-    assert_shown("01_normalization", "norm_properties")
+    assert_shown("01_normalization", "taxonomy_table", "TABLE_3")
 
 
 def test_f1_accuracy_without_a_norm_with_one_and_with_two(grid):
@@ -289,7 +309,9 @@ def test_f1_accuracy_without_a_norm_with_one_and_with_two(grid):
     line shows with single normalization, and the blue line represents using our proposed
     combination normalization strategy.".
     """
-    assert {"no norm", "single norm", "combination"} <= set(texts_of(figures.fig_headline(grid)))
+    figure = figures.fig_headline(grid)
+    assert {"no norm", "single norm", "combination"} <= set(texts_of(figure))
+    assert mean_of(grid, "LN>SSM>BN") in drawn_numbers(figure)
     assert_shown("05_combination", "fig_headline")
     assert_shown("09_vision", "fig_headline")
 
@@ -322,7 +344,9 @@ def test_f5_accuracy_by_type(grid):
     """S1 Figure 5: "Performance of different type normalization methods on sequence analysis and
     image classification datasets.".
     """
-    assert set(NORMS) <= set(texts_of(figures.fig_type(grid)))
+    figure = figures.fig_type(grid)
+    assert set(NORMS) <= set(texts_of(figure))
+    assert {mean_of(grid, f"{norm}>SSM>{norm}") for norm in NORMS} <= drawn_numbers(figure)
     assert_shown("03_type", "fig_type")
     assert_shown("09_vision", "fig_type")
 
@@ -331,8 +355,11 @@ def test_f6_accuracy_by_position(grid):
     """S1 Figure 6: "The lines connecting the data points reflect the numerical relationship in model
     performance results of the normalization before and after SSM.".
     """
-    texts = " ".join(texts_of(figures.fig_position(grid)))
-    assert all(name in texts for name in NORMS)
+    figure = figures.fig_position(grid)
+    assert all(name in " ".join(texts_of(figure)) for name in NORMS)
+    drawn = drawn_numbers(figure)
+    for norm in NORMS:
+        assert {mean_of(grid, f"{norm}>SSM>None"), mean_of(grid, f"None>SSM>{norm}")} <= drawn
     assert_shown("04_position", "fig_position")
     assert_shown("09_vision", "fig_position")
 
@@ -341,7 +368,9 @@ def test_f7_the_same_norm_twice_against_the_best_pair(grid):
     """S1 Figure 7: "This figure compares the results of using single normalization (type) and best
     normalization combinations (combination).".
     """
-    assert set(NORMS) <= set(texts_of(figures.fig_single_vs_best(grid)))
+    figure = figures.fig_single_vs_best(grid)
+    assert set(NORMS) <= set(texts_of(figure))
+    assert mean_of(grid, "BN>SSM>BN") in drawn_numbers(figure)
     assert_shown("05_combination", "fig_single_vs_best")
     assert_shown("09_vision", "fig_single_vs_best")
 
@@ -350,8 +379,9 @@ def test_f8_accuracy_by_n2_over_the_other_four_norms(grid):
     """S1 Figure 8: "The x-axis represents the normalization applied after the SSM, and the y-axis
     represents the average performance of the other four normalizations before SSM.".
     """
-    ax = figures.fig_n2_box(grid).axes[0]
-    assert set(NORMS) <= {label.get_text() for label in ax.get_xticklabels()}
+    figure = figures.fig_n2_box(grid)
+    assert set(NORMS) <= {label.get_text() for label in figure.axes[0].get_xticklabels()}
+    assert {mean_of(grid, f"{n1}>SSM>GN") for n1 in NORMS if n1 != "GN"} <= drawn_numbers(figure)
     assert_shown("05_combination", "fig_n2_box")
     assert_shown("09_vision", "fig_n2_box")
 
@@ -365,9 +395,16 @@ def test_f9_outputs_over_depth_token_by_token_and_element_by_element():
     tokens = pd.DataFrame(token_norms(model, x)).query("site == 'residual'")
     with torch.no_grad(), mn.record_sites(model, "residual") as recorder:
         model(x)
+    outputs = elements.block_outputs(model, x, None)
     for depth, (_, _, _, value) in enumerate(recorder.values, start=1):
         ours = tokens[tokens.depth == depth].l2.to_numpy()
         np.testing.assert_allclose(ours, value.norm(dim=-1).flatten(), rtol=1e-5)
+        median = elements.distribution(outputs[depth - 1])["median"]
+        assert median == pytest.approx(np.median(value.abs().double()))
+    points = elements.elements_by_depth("evening")
+    assert points.seed.nunique() == 8
+    titles = [ax.get_title(loc="left") for ax in figures.fig_elements(points).axes]
+    assert titles == ["None→None", "BN→None", "None→BN", "BN→BN"]
     assert_shown("07_diagnostics", "fig_outputs", "fig_elements")
 
 
@@ -378,4 +415,12 @@ def test_f10_singular_values_of_out_proj_by_phase():
     np.testing.assert_allclose(sigma, np.linalg.svd(weight.numpy(), compute_uv=False), rtol=1e-5)
     low, high = marchenko_pastur((64, 128), 1.0)
     assert 0.9 * low < sigma[-1] < sigma[0] < 1.1 * high
+    arrays = {
+        "step": np.array([0, 10, 20]),
+        "singular_values": np.ones((3, 2, 4)) * [[[1]], [[2]], [[3]]],
+    }
+    phases, spectra = diagnostics.singular_value_phases(arrays, 20, "failing")
+    assert phases == {"early": 0, "normal": 10, "failing": 20}
+    figure = figures.fig_singular_values(spectra, np.full((2, 4), 1.5), (0.5, 2.5), "planted")
+    assert {1.0, 2.0, 3.0, 1.5} <= drawn_numbers(figure)
     assert_shown("07_diagnostics", "fig_singular_values", "singular_value_phases")

@@ -164,16 +164,24 @@ def test_a_seed_with_values_that_are_not_finite_is_left_out(value):
 )
 def test_a_planted_effect_gets_its_word(after, words):
     frame = planted(before=[1.5] * 8, after=[after] * 8, both=[0.5] * 8)
-    table = judge_differences(uniformity_gains(frame), elements.SMALLEST)
-    assert tuple(table.word) == words[:2]
-    assert rule.claim_verdict(table.word, one_suffices=False) == words[2]
+    verdict, table = judge_differences(uniformity_gains(frame), elements.SMALLEST)
+    assert (*table.verdict, verdict) == words
+    shuffled = uniformity_gains(frame.sample(frac=1, random_state=0))
+    pd.testing.assert_frame_equal(shuffled, uniformity_gains(frame))
     assert (table.low < table.effect).all()
     assert (table.effect < table.high).all()
 
 
 def test_five_seeds_have_no_word():
     frame = planted(before=[1.5] * 5, after=[1.0] * 5, both=[0.5] * 5)
-    assert set(judge_differences(uniformity_gains(frame), elements.SMALLEST).word) == {"no word"}
+    verdict, table = judge_differences(uniformity_gains(frame), elements.SMALLEST)
+    assert {verdict, *table.verdict} == {"no word"}
+
+
+@pytest.mark.parametrize("differences", [{"a": [0.1, np.nan]}, {"a": []}])
+def test_differences_that_are_not_finite_or_missing_are_refused(differences):
+    with pytest.raises(ValueError, match="must be finite"):
+        judge_differences(pd.DataFrame(differences, dtype=float), 0.1)
 
 
 def test_the_upper_end_is_corrected_for_the_number_of_comparisons():
@@ -181,9 +189,10 @@ def test_the_upper_end_is_corrected_for_the_number_of_comparisons():
     gains = np.array([-0.1, 0.01, -0.05, -0.06, 0.012, -0.08, -0.02, 0.0])
     low, high = rule.interval(gains)
     assert low < high < 0 < rule.interval(gains, *rule.levels(2, one_suffices=False))[1]
-    one = judge_differences(pd.DataFrame({"a": gains}), 0.001)
-    two = judge_differences(pd.DataFrame({"a": gains, "b": gains}), 0.001)
-    assert (one.word["a"], two.word["a"]) == ("opposite", "cannot tell")
+    _, one = judge_differences(pd.DataFrame({"a": gains}), 0.001)
+    _, two = judge_differences(pd.DataFrame({"a": gains, "b": gains}), 0.001)
+    assert (one.verdict["a"], two.verdict["a"]) == ("opposite", "cannot tell")
+    assert (one.corrected["a"], two.corrected["a"]) == (False, True)
     assert (two.low["a"], two.high["a"]) == (low, high)
 
 
@@ -203,9 +212,9 @@ def test_the_recorded_models_are_those_of_the_plan(recorded):
 
 def test_the_lesson_can_be_measured_here(tmp_path, monkeypatch):
     monkeypatch.setenv("MAMBANORM_SOURCE", "trained")
-    frame = elements.elements_by_depth("smoke", 2, norm="GN", runs_dir=tmp_path)
+    frame = elements.elements_by_depth("smoke", 2, runs_dir=tmp_path)
     assert set(frame.seed) == {0, 1}
-    assert list(frame.arm.unique()) == [arm.replace("BN", "GN") for arm in ARMS]
+    assert list(frame.arm.unique()) == ARMS
     assert len(frame) == 2 * 4 * 2 * 2  # seeds, arms, modes, blocks
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
     assert len(uniformity_gains(frame)) == 2
@@ -230,15 +239,14 @@ def test_notebook_07_shows_the_recorded_rows_and_the_prediction(recorded):
     (said,) = [
         data["text/markdown"]
         for data in outputs
-        if "The word of the claim" in data.get("text/markdown", "")
+        if "(predicted: opposite)" in data.get("text/markdown", "")
     ]
     (table,) = [
         data["text/plain"] for data in outputs if BOTH_ARE_FLATTER[0] in data.get("text/plain", "")
     ]
-    judged = judge_differences(uniformity_gains(recorded), elements.SMALLEST)
-    word = rule.claim_verdict(judged.word, one_suffices=False)
-    assert f"**{word}** (predicted: opposite)" in said
+    verdict, judged = judge_differences(uniformity_gains(recorded), elements.SMALLEST)
+    assert f"**{verdict}** (predicted: opposite)" in said
     assert "Prediction: *opposite*" in elements.__doc__
     for row in judged.itertuples():
         numbers = [f"{value:.3f}" for value in (row.effect, row.low, row.high)]
-        assert " ".join([row.Index, *numbers, "8", row.word]) in " ".join(table.split())
+        assert " ".join([row.Index, *numbers, "8", row.verdict]) in " ".join(table.split())

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import softplus
 
 from mambanorm_study import figures
 from mambanorm_study.lessons import gan
@@ -94,10 +95,45 @@ def test_only_batch_norm_tells_who_else_is_in_the_batch(norm, steps):
     after = discriminator.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     if norm in ("None", "LN"):
-        assert leak["shift"] == 0
+        assert leak["shift"] == leak["shift_same_kind"] == 0
         assert leak["pure_accuracy"] == leak["mixed_accuracy"]
     else:
         assert leak["shift"] > 0.05
+        assert leak["shift_same_kind"] > 0
+
+
+def test_the_leak_is_that_of_the_companions_counted_by_hand():
+    """A discriminator that adds the batch's mean pixel; real images are 1, generated ones 0."""
+    adds_mean = lambda x: x.mean((1, 2, 3))[:, None] - 0.6 + x.mean()
+    with_state = nn.Module()
+    with_state.forward = adds_mean
+    leak = batch_leak(with_state, torch.ones(8, 1, 8, 8), torch.zeros(8, 1, 8, 8))
+    assert leak["shift"] == pytest.approx(0.5)  # the mean of a mixed batch is ½, not 1 or 0
+    assert leak["shift_same_kind"] == 0
+    assert leak["pure_accuracy"] == 100  # 1 − 0.6 + 1 and 0 − 0.6 + 0
+    assert leak["mixed_accuracy"] == 100  # 1 − 0.6 + ½ and 0 − 0.6 + ½
+
+
+@pytest.mark.parametrize("learning", ["generator", "discriminator"])
+def test_each_model_lowers_its_own_loss_while_the_other_stays(learning, monkeypatch):
+    torch.manual_seed(0)
+    models = {"generator": make_generator("IN"), "discriminator": make_discriminator("LN")}
+    real, noise, step = images(32).round(), torch.randn(64, NOISE), gan._step
+    own = {id(p) for p in models[learning].parameters()}
+    is_own = lambda optimizer: id(optimizer.param_groups[0]["params"][0]) in own
+    monkeypatch.setattr(gan, "_step", lambda opt, loss: step(opt, loss) if is_own(opt) else None)
+
+    def loss():
+        with torch.no_grad():
+            on_generated = models["discriminator"](models["generator"](noise))
+            on_real = models["discriminator"](real)
+        if learning == "generator":
+            return softplus(-on_generated).mean()
+        return softplus(-on_real).mean() + softplus(on_generated).mean()
+
+    before = loss()
+    train_gan(*models.values(), real, 20, mixed=False)
+    assert loss() < before - 0.05
 
 
 def test_training_changes_both_models():
