@@ -189,6 +189,8 @@ def fig_elements(frame: pd.DataFrame, caption: str = "", *, mode: str = "train")
     finite are not drawn. frame: the frame of `lessons.elements.elements_by_depth`. caption: the
     task. mode: "train" or "eval".
     """
+    if mode not in set(frame["mode"]):
+        raise unknown("mode of this frame", mode, frame["mode"].unique())
     frame = frame[frame["mode"] == mode]
     arms = list(frame.arm.unique())
     fig, axes = new_figure(1, len(arms), height=3.6, sharey=True)
