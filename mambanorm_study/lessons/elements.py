@@ -16,9 +16,8 @@ seed 100 had shown how long a run takes and which accuracy it reaches, and nothi
   zero and 0.69 for a normal one. The elements are those of all valid tokens of 256 validation rows,
   in train mode, with the weights of the best evaluation. A model's value is the mean over its
   blocks. Train mode, because the study draws Figure 9 in train mode; the paper does not say.
-- Comparisons, both of which must hold: None→BN minus BN→BN, and BN→None minus BN→BN. A positive
-  difference means that norms on both sides are more uniform. None→None is a reference and is not
-  judged.
+- Comparisons (both must hold): None→BN minus BN→BN, and BN→None minus BN→BN. A positive difference
+  means that norms on both sides are more uniform. None→None is a reference and is not judged.
 - Seeds 0 to 7, paired; one learning rate for all arms, the task's own.
 - Rule: that of claims/rule.py, with the upper end corrected for two comparisons. The smallest
   effect is log₁₀ 1.1, a ratio that is 10 % larger, as in claim H11s. A seed in which a compared

@@ -43,9 +43,9 @@ class Transpose(nn.Module):
         return x.mT
 
 
-# Norm → a function that returns torch's layer: for feature maps (B, C, SIZE, SIZE), and for
-# sequences (B, L, D), of which LN and RMSN normalize each position. torch's GN and IN take
-# (B, D, L), so their times include two transpositions.
+# Norm → a function that returns torch's layer: IMAGE_NORMS for feature maps (B, C, SIZE, SIZE),
+# SEQUENCE_NORMS for sequences (B, L, D). On sequences LN and RMSN normalize each position, and GN
+# and IN include two transpositions, because torch's layers need (B, D, L).
 IMAGE_NORMS = {
     "None": nn.Identity,
     "BN": lambda: nn.BatchNorm2d(C),

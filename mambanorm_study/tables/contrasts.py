@@ -156,7 +156,7 @@ def table_2_beside_runs(runs: pd.DataFrame) -> pd.DataFrame:
     that runs it), "ours, %" (mean accuracies over the shared seeds), "our gain" (PROPOSAL −
     ORIGINAL with its 95 % t-interval), "RMSN→None at the paper's size" (PAPER_HOURS).
     """
-    table = {}
+    printed, table = printed_accuracies(), {}
     for task, (length, descriptions) in TABLE_2_TASKS.items():
         name, (hours, gpu_hours) = SAME_TASK[task], PAPER_HOURS[task]
         command = f"mambanorm study --notebooks 08 --tasks {task} --scale paper"
@@ -167,7 +167,7 @@ def table_2_beside_runs(runs: pd.DataFrame) -> pd.DataFrame:
                 cells = _cells_of_pair(accuracies, description, runs[runs.task == compared].scale)
                 break
         table[name] = {
-            "the paper, %": "{:.2f} → {:.2f}".format(*printed_accuracies().loc[name]),
+            "the paper, %": "{:.2f} → {:.2f}".format(*printed.loc[name]),
             "length in the paper": length,
             **cells,
             "RMSN→None at the paper's size": f"{hours} h; GPU {gpu_hours} h",

@@ -1,4 +1,4 @@
-"""What the notebooks show, for the tests of the sources' items."""
+"""Helpers for the tests of items: names that a notebook uses, texts and numbers of a figure."""
 
 import ast
 from functools import cache

@@ -1,4 +1,4 @@
-"""The elements of the outputs: their distribution, who is more uniform, and the word."""
+"""The elements of the outputs: their distribution, which arm is more uniform, and the verdict."""
 
 import nbformat
 import numpy as np
