@@ -34,6 +34,7 @@ from mambanorm_study.basics.fields import (
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
+from mambanorm_study.models.vision import MERGES
 
 # Version of the results, part of every run_id. Raise it by 1 when the same config gives different
 # results; the golden test (tests/mambanorm_study/runs/test_run.py) fails in this case.
@@ -163,6 +164,19 @@ class RunConfig:
     start: str = run_id_field(since="2026-11-22")
     # fine-tuning: number of first steps that train only the head; later steps train all weights
     head_steps: int = count(0, least=0, since="2026-11-22")
+    # From here on: what users change about the SSM (notebook 16); off by default
+
+    # weight decay of A_log and D, which mamba-ssm excludes from weight decay
+    decay_ssm: float = number(0.0, since="2026-11-29")
+    # initial bias of Δ: as in mamba-ssm, or zero, as after a `model.apply` that sets all biases to
+    # zero
+    dt_init: str = choice("mamba", ("mamba", "zero"), since="2026-11-29")
+    # initial −A: 1, 2, …, N as in mamba-ssm, or 1 everywhere
+    a_init: str = choice("mamba", ("mamba", "ones"), since="2026-11-29")
+    # after each step, an |A| below this number is set to it
+    a_floor: float = number(0.0, since="2026-11-29")
+    # images: the block's scans in four directions are added, or averaged
+    merge: str = choice("sum", MERGES, since="2026-11-29")
 
     def __post_init__(self) -> None:
         check_and_convert(self, NAMES)
@@ -177,6 +191,12 @@ class RunConfig:
                 f"did you mean '{arm.n1}>{model.mixer}>{arm.n2}'?"
             )
         model.check(self)
+        for name in SSM_FIELDS if arm.mixer != "SSM" else ():
+            if getattr(self, name) != getattr(RunConfig, name):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect on a model without an SSM: "
+                    f"leave it at {getattr(RunConfig, name)!r}"
+                )
         if self.head_steps and not self.start:
             raise ValueError(
                 f"head_steps={self.head_steps} without start: name the run whose weights are frozen"
@@ -236,6 +256,9 @@ class RunConfig:
         config._check_combination()
         return config
 
+
+# Fields about the SSM that every model with an SSM uses (runs/ssm_parameters.py).
+SSM_FIELDS = ("decay_ssm", "dt_init", "a_init", "a_floor")
 
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()

@@ -26,9 +26,9 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 # Statements (`ast.stmt` nodes) that a package has at most. Lower these when something goes. Version 0.1.0
 # began with 10,000 for mambanorm_study.
 STATEMENTS = {
-    "mambanorm": 1_900,  # without kernels
+    "mambanorm": 1_908,  # without kernels
     "mambanorm/kernels": 2_120,
-    "mambanorm_study": 11_920,
+    "mambanorm_study": 12_200,
     "mambanorm_clinic": 2_200,
 }
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag, is_ordinary
+from mambanorm.checks import check_flag, check_size, is_ordinary
 from mambanorm.norms.base import (
     Norm,
     SequenceNorm,
@@ -179,19 +179,38 @@ class LayerNorm(TokenNorm):
 class RMSNorm(TokenNorm):
     """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5).
 
-    The norm has no β, as in Mamba code; `bias=True` adds a β.
+    The norm has no β, as in Mamba code; `bias=True` adds a β. group_size: number of channels that
+    share a statistic, as in mamba-ssm's RMSNormGated; None means all. It must divide d.
     """
 
     centred = False
     fused = True
 
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, bias: bool = False):
+    def __init__(
+        self,
+        d: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        bias: bool = False,
+        group_size: int | None = None,
+    ):
         check_flag("bias", bias)
         super().__init__(d, eps=eps, affine=affine, bias=bias)
+        if group_size is not None:
+            check_size("group_size", group_size)
+            if d % group_size:
+                raise ValueError(f"group_size must divide the {d} channels, got {group_size}")
+            self.groups = d // group_size
 
     def reference(self, x: Tensor) -> Tensor:
         if self.weight is not None:
             x = x.to(self.weight.dtype)  # autocast mixes dtypes, which is slow on CUDA
+        if self.groups > 1:
+            y = F.rms_norm(
+                x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
+            )
+            return self.apply_affine(y.flatten(-2))
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 

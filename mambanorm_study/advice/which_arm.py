@@ -226,8 +226,8 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     is a Mamba and the other a Transformer, if the task is a regression, or if the task is a
     language model and a norm of the arms sees later positions.
     """
-    arms = Arm.parse(arm), Arm.parse(against)
-    arm, against = map(str, arms)
+    cells = grid.Cell.parse(arm), grid.Cell.parse(against)
+    arm, against = map(str, cells)
     if arm == against:
         raise ValueError(f"{arm} is compared with itself: give two different arms")
     experiments.model_of([arm, against])
@@ -239,7 +239,8 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     if presets.kind_of(task) == "language":
         from mambanorm.norms import check_causal  # imported here, because other tasks need no torch
 
-        check_causal([*arms[0].norms, *arms[1].norms], "which a language model predicts")
+        norms = [norm for cell in cells for norm in Arm.parse(cell.arm).norms]
+        check_causal(norms, "which a language model predicts")
     return arm, against
 
 
@@ -255,7 +256,7 @@ def comparison_seeds(
     """
     number = VERDICT_SEEDS if seeds is None else seeds
     test_seeds = list(check_test_seeds(number))
-    known = recorded_results.recorded_lr(task, str(Arm.parse(against)), scale)
+    known = recorded_results.recorded_lr(task, str(grid.Cell.parse(against)), scale)
     if isinstance(number, int) and known and len(known.seeds) >= number:
         return list(known.seeds[:number])
     return test_seeds

@@ -12,6 +12,8 @@ evidence.py         a run frame → the runs of each arm at its best learning ra
 verdict.py          a claim and a run frame → a Verdict
 plan.py             lists of the runs that the verdicts need, and functions that train these runs
 pages.py            the verdicts as text and tables
+question.py         questions of practitioners: cells that are compared, predictions, answers
+field.py            the questions of notebook 16
 calibration.py      error rates of the rule in simulated studies
 """
 
@@ -26,5 +28,6 @@ from mambanorm_study.claims.plan import (
     train_verdicts,
     verdict_runs,
 )
+from mambanorm_study.claims.question import Prediction, Question, ask
 from mambanorm_study.claims.rule import WORDS
 from mambanorm_study.claims.verdict import Verdict, judge, verdicts

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm_study.tables.paper import MAIN_TASKS, printed_weighted_sum
+from mambanorm_study.tables.run_tables import label
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
 # The control arm, which has norms on both sides of the SSM. Training fails in many runs of
@@ -37,6 +38,10 @@ UNITS = {
     "sharpening": "nats",
     "fragility": "log₁₀ of the change",
     "reach": "decades of the rate",
+    "steps_to_loss": "steps",
+    "smallest_a": "of |A|",
+    "largest_a": "of |A|",
+    "mean_d": "of D",
 }
 
 # The smallest effect of interest of every accuracy claim, in percentage points.
@@ -131,7 +136,7 @@ class Claim:
     @property
     def compared_paper_task(self) -> str:
         """The paper's task with whose results we compare our results; "" if there is none."""
-        if self.id.startswith("E"):  # the paper makes no claim about later models
+        if self.id.startswith(("E", "Q")):  # about later models, or a question of readers
             return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
@@ -191,10 +196,10 @@ def pair(n1: str, n2: str) -> str:
 
 
 def minus(better: str, worse: str, detail: str = "", **options) -> Comparison:
-    """Return the comparison "`better` minus `worse`" of two arms. `detail` is appended to the name
-    of the comparison.
+    """Return the comparison "`better` minus `worse`" of two arms or cells. `detail` is appended to
+    the name of the comparison.
     """
-    name = f"{Arm.parse(better).label} − {Arm.parse(worse).label}{detail}"
+    name = f"{label(better)} − {label(worse)}{detail}"
     return Comparison(name, {better: 1.0, worse: -1.0}, **options)
 
 

@@ -19,7 +19,13 @@ import pandas as pd
 
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.claims.claim import NONE, Claim, Comparison
-from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_seed, setting_id
+from mambanorm_study.runs.grid import (
+    FIRST_TEST_SEED,
+    Cell,
+    is_test_seed,
+    is_tuning_seed,
+    setting_id,
+)
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.experiments import LADDER, fixed_ids, inside_task, lr_grid, model_of
 from mambanorm_study.tables.run_tables import check_frame, label
@@ -111,7 +117,9 @@ class Evidence:
     shared and not read again. tuning: True compares arms on the tuning seeds instead of the test
     seeds, as the predictions in PROTOCOL.md do. changes: a map from field to value, such as
     dict(n_layers=8), for runs whose settings differ from the scale's settings in these fields.
-    Raises ValueError for a frame with several scales, unless `scale` names one of them.
+    keep_lrs: True means that an arm has the learning rate that it has without `changes`, even if it
+    was also tuned with them. Methods take cells (runs/grid.py) where they take arms. Raises
+    ValueError for a frame with several scales, unless `scale` names one of them.
     """
 
     def __init__(
@@ -121,13 +129,14 @@ class Evidence:
         *,
         tuning: bool = False,
         changes: Mapping[str, Any] | None = None,
+        keep_lrs: bool = False,
     ):
-        self.tuning, self.changes = False, ()
+        self.tuning, self.changes, self.keep_lrs = False, (), False
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
             vars(self).update(vars(frame))
         else:
             self._read(frame, scale)
-        self.tuning = self.tuning or tuning
+        self.tuning, self.keep_lrs = self.tuning or tuning, self.keep_lrs or keep_lrs
         if changes is not None:
             self.changes = tuple(sorted(changes.items()))
 
@@ -169,7 +178,8 @@ class Evidence:
         """Return the positions in `self.runs` of the runs that `runs_of_arm` returns."""
         key = (arm, task, changes)
         if key not in self._rows:
-            rows, runs = self._rows_by_arm.get((task, arm), np.empty(0, int)), self._all_runs
+            plain_arm, runs = Cell.parse(arm).arm, self._all_runs
+            rows = self._rows_by_arm.get((task, plain_arm), np.empty(0, int))
             lrs, seeds = runs.column("lr")[rows].tolist(), runs.seeds[rows].tolist()
             ids = [
                 setting_id(task, self.scale, arm, lr, seed, changes)
@@ -185,12 +195,12 @@ class Evidence:
         with one row for each tuning seed that was run at every learning rate of the grid, and one
         column for each learning rate at which all of these seeds were run.
 
-        If the arm has no tuning runs with the settings in `self.changes`, its tuning runs with the
-        unchanged settings of the scale are used.
+        If the arm has no tuning runs with the settings in `self.changes`, or if `keep_lrs` is set,
+        its tuning runs with the unchanged settings of the scale are used.
         """
-        key = (arm, task, self.changes)
+        key = (arm, task, self.changes, self.keep_lrs)
         if key not in self._tuned:
-            table = self._validation(arm, task, self.changes)
+            table = self._validation(arm, task, () if self.keep_lrs else self.changes)
             if self.changes and not len(table):
                 table = Evidence(self, changes={}).validation_scores(arm, task)
             self._tuned[key] = table
@@ -220,7 +230,7 @@ class Evidence:
         A diverged run has the score of chance. Of equally good learning rates the smaller one ranks
         first.
         """
-        key = (arm, task, self.changes)
+        key = (arm, task, self.changes, self.keep_lrs)
         if key not in self._best_lrs:
             means = self.validation_scores(arm, task).mean().dropna().round(9)
             best_first = means.sort_values(ascending=False, kind="stable").index

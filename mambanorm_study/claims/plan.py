@@ -102,6 +102,21 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
     return listed
 
 
+def tuning_runs(arm: str, task: str, evidence: Evidence) -> list[RunConfig]:
+    """Return the configs of an arm's tuning runs on a task; [] if its tuning runs are recorded."""
+    if any(seed < FIRST_TEST_SEED for seed in evidence.validation_scores(arm, task).index):
+        return []
+    settings = dict(evidence.changes, scale=evidence.scale, seeds=NEW_TUNING_SEEDS)
+    lrs = lr_grid(task, evidence.scale, model_of([arm]))
+    return [config for lr in lrs for config in grid([arm], [task], lr=lr, **settings)]
+
+
+def is_tuned(arm: str, task: str, evidence: Evidence) -> bool:
+    """Return True if all tuning runs of an arm on a task are known."""
+    seeds = set(evidence.validation_scores(arm, task).index)
+    return any(seed < FIRST_TEST_SEED for seed in seeds) or set(NEW_TUNING_SEEDS) <= seeds
+
+
 def arm_runs(
     arms: Iterable[str], task: str, seeds: Iterable[int], evidence: Evidence
 ) -> list[RunConfig]:
@@ -110,16 +125,12 @@ def arm_runs(
 
     seeds: the test seeds. evidence: the known runs.
     """
-    settings = dict(evidence.changes, scale=evidence.scale)
+    settings = dict(evidence.changes, scale=evidence.scale, seeds=seeds)
     configs: list[RunConfig] = []
     for arm in arms:
-        tuned_seeds = set(evidence.validation_scores(arm, task).index)
-        is_recorded = any(seed < FIRST_TEST_SEED for seed in tuned_seeds)
-        if not is_recorded:
-            for lr in lr_grid(task, evidence.scale, model_of([arm])):
-                configs += grid([arm], [task], seeds=NEW_TUNING_SEEDS, lr=lr, **settings)
-        if is_recorded or set(NEW_TUNING_SEEDS) <= tuned_seeds:
-            configs += grid([arm], [task], seeds=seeds, lr=evidence.lr(arm, task), **settings)
+        configs += tuning_runs(arm, task, evidence)
+        if is_tuned(arm, task, evidence):
+            configs += grid([arm], [task], lr=evidence.lr(arm, task), **settings)
     return configs
 
 
@@ -191,9 +202,17 @@ def train_verdicts(
     claims = check_names("claims", claims)
     find_needed = partial(verdict_runs, claims, seeds=seeds, tasks=tasks, scale=scale)
     trained = train_needed(find_needed, scale, runs_dir, **engine)
+    rerun_models = not NEED_MODELS.isdisjoint(claims)
+    return add_summaries(trained, scale, runs_dir, rerun_models=rerun_models)
+
+
+def add_summaries(
+    trained: TrainedRuns, scale: str, runs_dir: str | Path | None, *, rerun_models: bool = False
+) -> TrainedRuns:
+    """Return a copy of `trained` in which the stored runs have the columns of `with_summaries`."""
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained
-    with_columns = with_summaries(stored, runs_dir, rerun_models=not NEED_MODELS.isdisjoint(claims))
+    with_columns = with_summaries(stored, runs_dir, rerun_models=rerun_models)
     recorded = trained.known[~trained.known.run_id.isin(stored.run_id)]
     return trained._replace(known=pd.concat([with_columns, recorded], ignore_index=True))

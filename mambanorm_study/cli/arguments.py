@@ -8,7 +8,6 @@ message in one line.
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import chain
 from math import inf
 from typing import Any, NoReturn
@@ -66,39 +65,6 @@ def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
         return run
 
     return register
-
-
-# Fields of RunConfig that --set cannot change, because each field has an option of its own.
-FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
-
-
-def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the values of --set by field: ["lr=1e-3", "n_layers=8"] → {"lr": 1e-3, "n_layers": 8}.
-
-    Raises ValueError for an unknown field, a missing value, and a field that is given twice.
-    """
-    import json
-
-    from mambanorm_study.config import DEFAULTS, NAMES
-    from mambanorm_study.runs.grid import check_once
-
-    fields = [name for name in NAMES if name not in FIELDS_WITH_OPTIONS]
-    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
-    changes = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        name = name.strip()
-        if name not in fields:
-            raise unknown("field for --set", name, fields)
-        if not equals:
-            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        default = getattr(DEFAULTS, name)
-        changes[name] = text
-        if not isinstance(default, str):
-            # a value that is not valid JSON stays text, and RunConfig refuses it
-            with suppress(ValueError, RecursionError):
-                changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
-    return changes
 
 
 def sweep_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mambanorm_study.basics.settings import CHECKOUT, KIT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, MAIN_TASK, TEST_SEEDS, pair
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence, tasks_of
+from mambanorm_study.claims.field import QUESTIONS
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.plan import (
     PROTOCOL,
@@ -30,6 +31,7 @@ from mambanorm_study.claims.plan import (
     tuned_arms,
     verdict_runs,
 )
+from mambanorm_study.claims.question import FIELD_RESULTS
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import recorded_results
 from mambanorm_study.runs.grid import grid, unique
@@ -157,13 +159,19 @@ def _arms_of_h4_and_h8(task: str) -> PlannedArms:
 
 
 def parts(
-    scale: str, seeds: int | Iterable[int] | None = None, tasks: list[str] | None = None
+    scale: str,
+    seeds: int | Iterable[int] | None = None,
+    tasks: list[str] | None = None,
+    *,
+    questions: bool = False,
 ) -> list[Part]:
     """Return the parts of the results at a scale, in the order of recording.
 
     seeds: test seeds to use instead of the planned seeds. tasks: only parts with runs on these
-    tasks are returned.
+    tasks are returned. questions: return the parts of the questions of notebook 16 instead.
     """
+    if questions:
+        return _question_parts(scale)
     test_seeds = None if seeds is None else check_test_seeds(seeds)
     if scale != STUDY_SCALE:
         seeds = test_seeds or check_test_seeds(VERDICT_SEEDS)
@@ -185,6 +193,21 @@ def parts(
                     Part(f"mnist1d, {claim.id}", used_seeds, lambda known, runs=runs: runs)
                 )
     return all_parts
+
+
+def _question_parts(scale: str) -> list[Part]:
+    """Return the parts of the questions of notebook 16, in the order of recording."""
+    return [
+        Part(
+            f"{question.id}, {question.task}",
+            question.seeds[start : start + MAX_SEEDS_OF_PART],
+            partial(
+                question.needed, scale, seeds=question.seeds[start : start + MAX_SEEDS_OF_PART]
+            ),
+        )
+        for question in QUESTIONS.values()
+        for start in range(0, len(question.seeds), MAX_SEEDS_OF_PART)
+    ]
 
 
 def _parts_of_other_scale(
@@ -225,16 +248,18 @@ def manifest(
     scale: str,
     seeds: int | Iterable[int] | None = None,
     tasks: list[str] | None = None,
+    *,
+    questions: bool = False,
 ) -> pd.DataFrame:
     """Return a table with one row per part of the recorded results at a scale.
 
     Columns: part (its name), seeds (text with the first and the last seed), needed (number of runs
     of the part that can be planned already) and recorded (how many of the needed runs are in
-    `frame`). frame: the run frame of known runs. seeds, tasks: as in `parts`.
+    `frame`). frame: the run frame of known runs. seeds, tasks, questions: as in `parts`.
     """
     recorded_ids = set(frame.get("run_id", ()))
     rows = []
-    for part in parts(scale, seeds, tasks):
+    for part in parts(scale, seeds, tasks, questions=questions):
         ids = {config.run_id for config in part.find_needed(frame)}
         rows.append(
             (
@@ -293,6 +318,7 @@ def record_results(
     runs_dir: str | Path | None = None,
     path: Path | None = None,
     minutes: float | None = None,
+    questions: bool = False,
     **sweep_options: Any,
 ) -> Path:
     """Train and record the parts of the recording one after the other.
@@ -302,16 +328,17 @@ def record_results(
     path: the file; by default data/results/<scale>.parquet. It is written after each part, and a
     second call continues with the next part. Runs that are in the file or in the kit's recorded
     results are not trained again. Each new row has the version of the protocol and the commit that
-    last changed the protocol. seeds, tasks: as in `parts`. minutes: stop before a part that is
-    expected to end later, by the time per run so far; the first part that trains is always
-    recorded. sweep_options: scheduler, workers, client and progress, as in `sweep`.
+    last changed the protocol. seeds, tasks, questions: as in `parts`; the runs of questions are
+    recorded in data/results/field.parquet. minutes: stop before a part that is expected to end
+    later, by the time per run so far; the first part that trains is always recorded. sweep_options:
+    scheduler, workers, client and progress, as in `sweep`.
 
     Raises RuntimeError if a run could not be trained; the part of this run is then not recorded.
     Raises ValueError and OSError as `recorded_frame` does, before anything is trained.
     """
     commit = protocol_commit()
-    path = path or recorded_results.recorded_path(scale)
-    to_record = parts(scale, seeds, tasks)
+    path = path or (FIELD_RESULTS if questions else recorded_results.recorded_path(scale))
+    to_record = parts(scale, seeds, tasks, questions=questions)
     start, n_trained = time.monotonic(), 0
     for number, part in enumerate(to_record, start=1):
         if minutes is not None:

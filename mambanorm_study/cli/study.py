@@ -166,6 +166,11 @@ def verdicts(options: argparse.Namespace) -> int:
         metavar="M",
         help="stop before a part that is expected to end later; parts are recorded as a whole",
     ),
+    arg.option(
+        "--questions",
+        action="store_true",
+        help="the runs of the questions of notebook 16 (default file: data/results/field.parquet)",
+    ),
     *arg.selection_options(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
     examples=(
@@ -176,12 +181,14 @@ def verdicts(options: argparse.Namespace) -> int:
 )
 def record(options: argparse.Namespace) -> int:
     """Train all runs that the study and the verdicts need, and record them in one file."""
+    from mambanorm_study.claims.question import FIELD_RESULTS
     from mambanorm_study.cli import recording
     from mambanorm_study.runs import grid, needed_runs, recorded_results
 
     scale = options.scale or default_scale()
-    selection = dict(seeds=options.seeds, tasks=options.tasks)
-    path = Path(options.out or recorded_results.recorded_path(scale)).resolve()
+    selection = dict(seeds=options.seeds, tasks=options.tasks, questions=options.questions)
+    default_path = recorded_results.recorded_path(scale)
+    path = Path(options.out or (FIELD_RESULTS if options.questions else default_path)).resolve()
     known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     parts = recording.parts(scale, **selection)
     needed = grid.unique(config for part in parts for config in part.find_needed(known))

@@ -46,7 +46,7 @@ def train(options: argparse.Namespace) -> int:
     """Train one run, or print its results if it is stored already."""
     from mambanorm_study.runs import grid, store
 
-    changes = arg.parse_changes(options.set)
+    changes = grid.parse_changes(options.set)
     grid.check_task(options.task)
     if options.seed is not None:
         changes["seed"] = options.seed
@@ -112,13 +112,13 @@ GRIDS = ("type", "position", "grid", "normvary")
 )
 def sweep(options: argparse.Namespace) -> int:
     """Train the missing runs of several arms and print mean ± sd of each arm."""
-    from mambanorm_study.runs.grid import grid
+    from mambanorm_study.runs.grid import grid, parse_changes
     from mambanorm_study.tables import experiments
 
     if (options.arms is None) == (options.grid is None):
         raise ValueError("give either --arms or --grid; see mambanorm sweep --help")
     arms = options.arms or getattr(experiments, f"{options.grid.upper()}_ARMS")
-    changes = arg.parse_changes(options.set)
+    changes = parse_changes(options.set)
     tasks = options.tasks or ["digits"]
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if not may_train(configs, options):
@@ -143,12 +143,13 @@ def sweep(options: argparse.Namespace) -> int:
     examples=(
         '"None>SSM>GN" --tasks curves',
         '"LN>SSM>GN" --against "RMSN>SSM>GN" --tasks curves,glyphs_images --dry-run',
+        '"RMSN>SSM>GN; n_layers=8" --against "RMSN>SSM>None; n_layers=8" --tasks curves',
         '"LN>SSM>None" --scale smoke --tasks digits --seeds 6',
     ),
 )
 def compare(options: argparse.Namespace) -> int:
-    """Decide which of two arms is better, each at its best learning rate, by the rule of the
-    verdicts.
+    """Decide which of two arms, or arms with changed settings, is better, each at its best learning
+    rate, by the rule of the verdicts.
     """
     from mambanorm_study.advice import which_arm
     from mambanorm_study.runs.needed_runs import known_runs
@@ -200,11 +201,11 @@ def compare(options: argparse.Namespace) -> int:
 )
 def plan(options: argparse.Namespace) -> int:
     """Print the cost of a run: parameters, tokens, FLOPs, memory, and hours on this machine."""
-    from mambanorm_study.runs.grid import base_config
+    from mambanorm_study.runs.grid import base_config, parse_changes
     from mambanorm_study.tables.plan import plan_table, table_text
 
     scale = options.scale or default_scale()
-    changes = arg.parse_changes(options.set)
+    changes = parse_changes(options.set)
     arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # {} keeps the arm of the preset
     tasks = options.tasks or ["digits"]
     configs = [base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]

@@ -34,8 +34,6 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.checks import check_shapes
-from mambanorm.norms import NORMS
-from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
 from mambanorm.operations.layers import split_linear
 from mambanorm_study.models.registry import register_model
@@ -54,24 +52,6 @@ def number_of_heads(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
     if heads % n_groups:
         raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads")
     return heads
-
-
-class GroupedRMSNorm(RMSNorm):
-    """RMSN over each group of channels of a token, as in mamba-ssm's RMSNormGated after the gate.
-
-    y_c = γ_c · x_c / √(m + ε), where m is the mean of x² over the channels in the group of c.
-    `groups` must divide d.
-    """
-
-    def __init__(self, d: int, *, groups: int, **options: Any):
-        super().__init__(d, **options)
-        self.groups = groups
-
-    def reference(self, x: Tensor) -> Tensor:
-        y = nn.functional.rms_norm(
-            x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
-        )
-        return self.apply_affine(y.flatten(-2))
 
 
 class Mamba2Block(CausalBlock):
@@ -140,9 +120,7 @@ class Mamba2Block(CausalBlock):
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """Return a new norm for a site. RMSN at "gated" is computed over each group of channels."""
         if (site, name) == ("gated", "RMSN") and self.n_groups > 1:
-            known = NORMS["RMSN"].factory_options
-            options = {name: value for name, value in options.items() if name in known}
-            return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **options)
+            options = {"group_size": self.d_inner // self.n_groups, **options}
         return super().new_norm(site, name, options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
 from mambanorm.checks import check_tensor, is_ordinary
+from mambanorm.errors import unknown
 from mambanorm.models.parts import (
     Classifier,
     DropPath,
@@ -42,6 +43,8 @@ from mambanorm.norms import create_norm, known_options
 from mambanorm.operations.layers import image_conv_silu
 
 DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
+# How a VSSBlock combines the scans in the four directions.
+MERGES = ("sum", "mean")
 
 
 def cross_scan(x: Tensor) -> Tensor:
@@ -109,8 +112,10 @@ class VSSBlock(Block):
     direction, with the positions in the order of the direction. Each direction has separate
     parameters of the SSM. The names, shapes and initial values of the parameters are VMamba v0's:
     x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N)
-    and Ds (4·E). Raises ValueError for an unknown norm or site or an invalid size, and TypeError
-    for an option that no norm of the block accepts.
+    and Ds (4·E). merge: "sum" adds the scans in the four directions, as VMamba does; "mean" divides
+    the sum by four, as Vim divides the sum of its two directions by two. Raises ValueError for an
+    unknown norm or site or an invalid size, and TypeError for an option that no norm of the block
+    accepts.
     """
 
     def __init__(
@@ -126,11 +131,15 @@ class VSSBlock(Block):
         dt_rank: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
+        merge: str = "sum",
     ):
         super().__init__()
         check_sizes(
             scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand
         )
+        if merge not in MERGES:
+            raise unknown("merge", merge, MERGES)
+        self.merge = merge
         if d_conv % 2 == 0:
             raise ValueError(
                 f"d_conv must be odd, so that images keep their size, got {d_conv}: VMamba uses 3"
@@ -179,7 +188,9 @@ class VSSBlock(Block):
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, size: torch.Size
     ) -> Tensor:
-        """Return the sum of the scans in the four directions, (B, L, E), positions row by row.
+        """Return the sum of the scans in the four directions, or their mean if `merge` is "mean".
+
+        The result is (B, L, E), positions row by row.
 
         One scan computes all four directions: each direction is a group of channels.
         """
@@ -189,7 +200,8 @@ class VSSBlock(Block):
             return _split_directions(at(site, rows)).flatten(2)
 
         y = super().scan(u, dt, B, C, at_all_directions, None).unflatten(2, (4, -1))  # (B, L, 4, E)
-        return cross_merge(y.permute(0, 2, 3, 1), *size).flatten(2).transpose(1, 2)
+        y = cross_merge(y.permute(0, 2, 3, 1), *size).flatten(2).transpose(1, 2)
+        return y / len(DIRECTIONS) if self.merge == "mean" else y
 
     def ssm(self) -> tuple[Tensor, ...]:
         weight, bias = self.dt_projs_weight.flatten(0, 1), self.dt_projs_bias.flatten()

@@ -18,6 +18,7 @@ from mambanorm.models.language import LanguageModel
 from mambanorm_study.config import DEFAULTS, NAMES, RunConfig
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
+from mambanorm_study.runs import ssm_parameters
 from mambanorm_study.tasks import Shape, TaskData
 
 # Fields that a task's settings may contain although the task's model ignores them. `_check_fields`
@@ -38,7 +39,9 @@ def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
     options = {name: values[name] for name in arguments & values.keys()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return model_class(**options)
+        model = model_class(**options)
+    ssm_parameters.set_initial_values(model, config.dt_init, config.a_init)
+    return model
 
 
 def _model_and_block_class(

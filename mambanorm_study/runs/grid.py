@@ -1,19 +1,23 @@
 """Makes configs from a task, a scale, arms and seeds.
 
-An arm, e.g. RMSN>SSM>GN, states the norms before and after the SSM of a Mamba block. An experiment
-is a list of configs that plain Python code builds (tables/experiments.py).
+An arm, e.g. RMSN>SSM>GN, states the norms before and after the SSM of a Mamba block. A cell is an
+arm with changed settings, e.g. `RMSN>SSM>GN; n_layers=8`; wherever arms are trained or compared,
+cells may be given. An experiment is a list of configs that plain Python code builds
+(tables/experiments.py).
 """
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from mambanorm.arms import PRESETS, Arm
+from mambanorm.errors import brief, unknown
 from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.settings import check_scale, default_scale
-from mambanorm_study.config import RunConfig, canonical_json, check_seed, hash_of
+from mambanorm_study.config import DEFAULTS, NAMES, RunConfig, canonical_json, check_seed, hash_of
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
@@ -23,14 +27,88 @@ def arms(*texts: str) -> list[Arm]:
     return [Arm.parse(text) for text in texts]
 
 
+# Fields of RunConfig that --set cannot change, because each field has an option of its own, and
+# fields that a cell cannot change: its learning rate is tuned.
+FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
+FIELDS_OUTSIDE_CELLS = (*FIELDS_WITH_OPTIONS, "lr")
+
+
+def parse_changes(
+    pairs: Sequence[str], source: str = "--set", excluded: Sequence[str] = FIELDS_WITH_OPTIONS
+) -> dict[str, Any]:
+    """Return values by field: ["lr=1e-3", "n_layers=8"] → {"lr": 1e-3, "n_layers": 8}.
+
+    source: where the texts are from, for the message. excluded: fields that cannot be changed.
+    Raises ValueError for an unknown field, a missing value, and a field that is given twice.
+    """
+    fields = [name for name in NAMES if name not in excluded]
+    check_once(source, [pair.partition("=")[0].strip() for pair in pairs])
+    changes = {}
+    for pair in pairs:
+        name, equals, text = map(str.strip, pair.partition("="))
+        if name not in fields:
+            raise unknown(f"field for {source}", name, fields)
+        if not equals:
+            raise ValueError(f"{source} takes {name}=VALUE, got {brief(pair)}")
+        default = getattr(DEFAULTS, name)
+        changes[name] = text
+        if not isinstance(default, str):
+            # a value that is not valid JSON stays text, and RunConfig refuses it
+            with suppress(ValueError, RecursionError):
+                changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
+    return changes
+
+
+class Cell(NamedTuple):
+    """An arm and the fields of RunConfig in which its runs differ from those of the task.
+
+    As text: `RMSN>SSM>None; dt_init=zero; n_layers=8`. The values are written as for --set.
+    """
+
+    arm: str
+    changes: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the cell that a text states; the text of an arm is a cell without changes.
+
+        Raises ValueError for an unknown arm or field, and for a value that the field does not have.
+        """
+        arm, *pairs = text.split(";")
+        changes = parse_changes(pairs, "a cell", FIELDS_OUTSIDE_CELLS)
+        if changes:
+            RunConfig(**changes)  # raises ValueError for a wrong value
+        return cls(str(Arm.parse(arm)), changes)
+
+    def __str__(self) -> str:
+        return "; ".join([self.arm, *self._changes_as_text])
+
+    @property
+    def label(self) -> str:
+        """The short name: `RMSN→None; dt_init=zero`."""
+        return "; ".join([Arm.parse(self.arm).label, *self._changes_as_text])
+
+    @property
+    def _changes_as_text(self) -> list[str]:
+        return [
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in self.changes.items()
+        ]
+
+
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
     """Return the config of a task at a scale, with the fields in `changes` changed.
 
-    scale: None means `default_scale()`. Raises ValueError for changes that make the warm-up longer
-    than the run. `RunConfig` itself accepts a longer warm-up, because stored runs may have one.
+    scale: None means `default_scale()`. `changes["arm"]` may be a cell. Raises ValueError for
+    changes that make the warm-up longer than the run. `RunConfig` itself accepts a longer warm-up,
+    because stored runs may have one.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     arm = changes.get("arm", "")
+    if isinstance(arm, str) and ";" in arm:
+        cell = Cell.parse(arm)
+        check_once("field", [*cell.changes, *changes])
+        arm, changes = cell.arm, {**changes, **cell.changes, "arm": cell.arm}
     if isinstance(arm, str) and arm.startswith("preset:"):
         # an unknown preset is refused later, by Arm.parse in RunConfig
         preset = PRESETS.get(arm.removeprefix("preset:").strip())
@@ -53,7 +131,10 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
-    """Return the run_id of `base_config` with these values; `changes` are pairs (field, value)."""
+    """Return the run_id of `base_config` with these values.
+
+    arm: an arm or a cell. changes: pairs (field, value).
+    """
     text = _setting_text(task, scale, arm, changes)
     return hash_of(text.replace('"<lr>"', json.dumps(lr)).replace('"<seed>"', json.dumps(seed)))
 
@@ -112,6 +193,8 @@ def grid(
 
 # Arms are compared on the seeds 52…99. Learning rates are chosen on the seeds 0…51 and 100…199.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
+# The test seeds of questions (claims/question.py); no claim has them.
+QUESTION_SEEDS = tuple(range(76, 88))
 
 
 def is_test_seed(seed: int) -> bool:

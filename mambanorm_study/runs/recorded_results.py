@@ -3,6 +3,7 @@
     data/results/<scale>.parquet        one row per run: the run frame with the summaries of
                                         tables/summaries.py, and `config`, the run's config as
                                         JSON; written by `mambanorm record`
+    data/results/field.parquet          the same for the questions of notebook 16, at scale evening
     data/results/<scale>-inside.npz     diagnostics of the runs for the paper's §4.6 (notebook 07)
     data/results/SHA256SUMS             checksums; a file with another checksum is refused
 
@@ -50,13 +51,18 @@ def recorded(scale: str | None = None) -> pd.DataFrame:
     """
     path = recorded_path(scale)
     if path.is_file():
-        _verify_checksum(path)
-        return read_results(path)
+        return read_recorded(path)
     scales = ", ".join(name for name in SCALES if recorded_path(name).is_file()) or "none at all"
     raise ValueError(
         f"there are no recorded results of scale {path.stem!r} (recorded: {scales}): "
         f'source="trained" trains the runs, `mambanorm record --scale {path.stem}` records them'
     )
+
+
+def read_recorded(path: Path) -> pd.DataFrame:
+    """Return the run frame of a file in data/results. Raise ValueError if the file was changed."""
+    _verify_checksum(path)
+    return read_results(path)
 
 
 def read_results(path: str | Path) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from mambanorm.operations import scan_backend
 from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs import machine, regimen
+from mambanorm_study.runs import machine, regimen, ssm_parameters
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import Batch, accuracy, autocast, errors, predict, to_device
 from mambanorm_study.runs.result import RunResult
@@ -206,6 +206,8 @@ def after_step(
 ) -> bool:
     """Record a step; evaluate and save a checkpoint when due. Return True if the run ends early."""
     row = state.curve[-1]
+    if config.a_floor:
+        ssm_parameters.apply_floor(state.model, config.a_floor)
     if state.averaged is not None:
         state.averaged.update_parameters(state.model)
     state.log.record_step(step)

@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from mambanorm.loop import build_optimizer
 from mambanorm_study.basics.atomic import write_bytes
 from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import ssm_parameters
 from mambanorm_study.runs.weight_log import WeightLog
 
 CHECKPOINT = "checkpoint"
@@ -114,13 +115,16 @@ class TrainingState:
 
 def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
     """Return a new optimizer with the settings of a config for the parameters of a model."""
-    return build_optimizer(
+    optimizer = build_optimizer(
         model,
         lr=config.lr,
         weight_decay=config.weight_decay,
         betas=config.betas,
         name=config.optimizer,
     )
+    if config.decay_ssm:
+        ssm_parameters.add_weight_decay(optimizer, model, config.decay_ssm)
+    return optimizer
 
 
 class Checkpoint:

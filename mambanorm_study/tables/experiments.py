@@ -13,7 +13,7 @@ from typing import Any
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM, AUTONORM_LINEAR, AttentionArm
-from mambanorm_study.runs.grid import arms, base_config, check_seeds, grid, unique
+from mambanorm_study.runs.grid import Cell, arms, base_config, check_seeds, grid, unique
 from mambanorm_study.runs.presets import TEXTS
 
 # ---------------------------------------------------------------------------------- tasks and arms
@@ -351,7 +351,7 @@ def model_of(arms: Iterable[str]) -> str:
 
     Raises ValueError for arms of both kinds, because the learning rates of the two kinds differ.
     """
-    kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}
+    kinds = {isinstance(Arm.parse(Cell.parse(arm).arm), AttentionArm) for arm in arms}
     if len(kinds) > 1:
         raise ValueError(
             "Mamba and Transformer arms have different learning rates: compare arms of one model"

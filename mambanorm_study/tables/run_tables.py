@@ -17,6 +17,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm_study.basics.checks import check_kind
+from mambanorm_study.runs.grid import Cell
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, paper_values
@@ -54,8 +55,8 @@ CANNOT_TELL = "we cannot tell"
 
 
 def label(arm: str | Arm) -> str:
-    """Return the short name of an arm: "RMSN→GN" for `RMSN>SSM>GN`."""
-    return Arm.parse(arm).label
+    """Return the short name of an arm or a cell: "RMSN→GN" for `RMSN>SSM>GN`."""
+    return Cell.parse(arm).label if isinstance(arm, str) and ";" in arm else Arm.parse(arm).label
 
 
 def percent(x: float, digits: int = 1) -> str:

@@ -17,7 +17,7 @@ from mambanorm_study.basics.settings import check_source, study_scale
 from mambanorm_study.runs import grid, recorded_results
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm_study.runs.store import load_runs
-from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
+from mambanorm_study.tables.summaries import CORRUPTED, OF_QUESTIONS, with_summaries
 
 # The columns that a run frame must have for `scores`.
 REQUIRED_COLUMNS = (
@@ -31,7 +31,7 @@ SMALLEST_BITS = 0.01
 # Columns of summaries.py that `scores` copies, and those of them that become NaN for diverged runs.
 SUMMARIES = (
     "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility",
-    "headroom",
+    "headroom", *OF_QUESTIONS,
 )  # fmt: skip
 NAN_IF_DIVERGED = ("unevenness", "headroom")
 

@@ -6,8 +6,9 @@ The measurements are read from the arrays that every run stores (runs/weight_log
 run's tested weights. Each entry of this list begins with the runs for which the claims use the
 column; for all other runs the column is NaN.
 
-    growth              runs of `growth_runs`: the growth over the blocks of the largest ‖y‖₂ of a
-                        token in the last finite training step, in decades per 8 blocks
+    growth              runs of `growth_runs`, and runs on QUESTION_SEEDS: the growth over the
+                        blocks of the largest ‖y‖₂ of a token in the last finite training step, in
+                        decades per 8 blocks
     law                 runs of `growth_runs`: for the same ‖y‖₂, the AIC of the best other law
                         minus the AIC of the exponential law
     sigma_rise          runs of `failing_runs`: the increase of log₁₀ v. For each k, the variance
@@ -29,6 +30,12 @@ column; for all other runs the column is NaN.
                         the run ended non-finite
     late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
+    smallest_a, largest_a, mean_d
+                        runs on QUESTION_SEEDS: the smallest and the largest |A| and the mean D
+                        over all blocks of the tested weights
+    steps_to_loss       runs on QUESTION_SEEDS: the step at which the validation loss first falls
+                        to 1 nat, interpolated between two evaluations; the number of steps if it
+                        never does, or if the run diverged
     noise, rotation     arms of CORRUPTED_ARMS on images: the accuracy on corrupted test images,
                         mean over the severities of robustness.py (for the claims A3 and H15)
 
@@ -49,6 +56,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
+from mambanorm_study.runs.grid import QUESTION_SEEDS
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.runs.store import find_run
@@ -57,9 +65,11 @@ from mambanorm_study.tables.experiments import CORRUPTED_ARMS, deep_runs, failin
 NONE, BOTH = str(Arm("None", "None")), str(Arm("RMSN", "RMSN"))
 CORRUPTED = ("noise", "rotation")
 NEAR_FAILURE = ("sharpening", "fragility")
+OF_QUESTIONS = ("smallest_a", "largest_a", "mean_d", "steps_to_loss")
+LOSS_TO_REACH = 1.0  # nats
 COLUMNS = (
     "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain",
-    *CORRUPTED, *NEAR_FAILURE,
+    *CORRUPTED, *NEAR_FAILURE, *OF_QUESTIONS,
 )  # fmt: skip
 
 Reader = Callable[[StoredRun], dict[str, float]]
@@ -113,6 +123,9 @@ def _readers(
             )
         for configs, read in readers:
             yield from ((config.run_id, read) for config in configs)
+    for run_id in tests.run_id[tests.seed.isin(QUESTION_SEEDS)]:
+        yield run_id, growth.growth_facts
+        yield run_id, question_facts
     finished = tests[tests.status == "ok"]
     if rerun_models:
         images = finished[finished.arm.isin(CORRUPTED_ARMS) & finished.task.isin(VISION_TASKS)]
@@ -163,6 +176,25 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
     return steps[finite], sigma[finite]
+
+
+def question_facts(run: StoredRun) -> dict[str, float]:
+    """Return the columns OF_QUESTIONS of a run; without an SSM, only steps_to_loss."""
+    from mambanorm_study.runs.ssm_parameters import A_LOG, SKIP, named  # this imports torch
+
+    steps, losses = float(run.config.steps), run.curves.dropna(subset=["val_loss"])
+    reached = np.flatnonzero(losses.val_loss <= LOSS_TO_REACH)
+    if len(reached) and run.facts["status"] == "ok":
+        around = losses.iloc[max(reached[0] - 1, 0) : reached[0] + 1]
+        # the loss falls between these two evaluations, and np.interp needs increasing values
+        steps = float(np.interp(-LOSS_TO_REACH, -around.val_loss, around.step))
+    facts = {"steps_to_loss": steps}
+    weights = run.checkpoint.items()
+    A, D = ([value.flatten() for value in named(weights, names)] for names in (A_LOG, SKIP))
+    if A:
+        A, D = np.exp(np.concatenate(A)), np.concatenate(D)
+        facts |= {"smallest_a": A.min(), "largest_a": A.max(), "mean_d": D.mean()}
+    return {name: float(value) for name, value in facts.items()}
 
 
 def text_facts(run: StoredRun) -> dict[str, float]:

@@ -11,10 +11,10 @@ import pytest
 
 from mambanorm_study import base_config, claims
 from mambanorm_study.cli import recording, training as train_command
-from mambanorm_study.cli.arguments import parse_changes
 from mambanorm_study.cli.main import COMMANDS, main
 from mambanorm_study.report import study as report
 from mambanorm_study.runs import worker
+from mambanorm_study.runs.grid import parse_changes
 from mambanorm_study.tasks import TASKS
 
 plan_module = import_module("mambanorm_study.tables.plan")  # mambanorm.plan is the function

@@ -157,7 +157,7 @@ def of_parts(monkeypatch, *parts) -> None:
     """Let the plan consist of these parts; each is a list of configs that may grow, or an `ask`."""
     asks = [part if callable(part) else lambda frame, part=part: list(part) for part in parts]
     found = [recording.Part(f"part {chr(97 + i)}", (52,), ask) for i, ask in enumerate(asks)]
-    monkeypatch.setattr(recording, "parts", lambda scale, seeds, tasks: found)
+    monkeypatch.setattr(recording, "parts", lambda scale, seeds, tasks, **options: found)
 
 
 def lose_runs(store) -> None:
