@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from mambanorm_study.claims.plan import (
 )
 from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import QUESTION_SEEDS, base_config, check_task, grid, unique
+from mambanorm_study.runs.grid import QUESTION_SEEDS, Cell, base_config, check_task, grid, unique
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import RESULTS, read_recorded
@@ -115,7 +116,7 @@ class Question:
         return [
             Claim(
                 id=f"{self.id}.{number}",
-                words=prediction.words,
+                words=f"{prediction.words} (predicted: {prediction.verdict})",
                 quote="",
                 where="; ".join(self.asked),
                 quantity=prediction.column,
@@ -133,20 +134,28 @@ class Question:
         ]
 
     def needed(
-        self, scale: str, known: pd.DataFrame, seeds: Sequence[int] | None = None
+        self,
+        scale: str,
+        known: pd.DataFrame,
+        seeds: Sequence[int] | None = None,
+        *,
+        is_plan: bool = False,
     ) -> list[RunConfig]:
         """Return the configs of the runs that are needed next: tuning runs, then test runs.
 
         known: the run frame of known runs. seeds: test seeds; None means those of the question.
+        is_plan: True adds the test runs of cells that are not tuned yet, at the task's learning
+        rate, to estimate how long all runs take.
         """
         evidence, configs = Evidence(known, scale), []
         for claim, prediction in zip(self.claims, self.predictions, strict=True):
             for cell in claim.arms:
                 configs += tuning_runs(cell, self.task, evidence)
-                if is_tuned(cell, self.task, evidence):
-                    settings = dict(prediction.changes, lr=evidence.lr(cell, self.task))
-                    test_seeds = seeds or self.seeds
-                    configs += grid([cell], [self.task], scale=scale, seeds=test_seeds, **settings)
+                if not (is_tuned(cell, self.task, evidence) or is_plan):
+                    continue
+                settings = dict(prediction.changes, scale=scale, seeds=seeds or self.seeds)
+                lr = evidence.lr(cell, self.task) or base_config(self.task, scale).lr
+                configs += grid([cell], [self.task], lr=lr, **settings)
         return unique(configs)
 
     def judge(self, frame: pd.DataFrame, scale: str = STUDY_SCALE) -> Answer:
@@ -170,42 +179,57 @@ class Answer:
 
     @property
     def held(self) -> list[bool]:
-        """For each prediction, whether its verdict is the expected one."""
+        """For each prediction, True if its verdict is the expected one."""
         predictions = self.question.predictions
         return [v.word == p.verdict for v, p in zip(self.verdicts, predictions, strict=True)]
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each prediction: the statement, the expected verdict, the verdict, the
-        difference that decides it, the number of seeds, and the failed runs.
+        """One row for each prediction, with the columns statement, predicted, verdict, difference
+        (with its 95 % interval), seeds, and failed (the number of failed runs of each cell).
         """
-        rows = [
-            {
-                "statement": verdict.claim.words,
-                "predicted": prediction.verdict,
-                "verdict": verdict.as_text if verdict.n else "not run",
-                "difference": f"{verdict.main_row.comparison}: {verdict.main_row.amount}"
-                if verdict.n
-                else "",
-                "seeds": verdict.n,
-                "failed": verdict.failures.removeprefix("failed: "),
-            }
-            for verdict, prediction in zip(self.verdicts, self.question.predictions, strict=True)
-        ]
+        names = {str(Cell.parse(cell)): name for name, cell in self.question.cells.items()}
+        rows = []
+        for verdict, prediction in zip(self.verdicts, self.question.predictions, strict=True):
+            row = verdict.main_row
+            reason = f" ({verdict.reason})" if verdict.reason else ""
+            failed = {names[cell]: count for cell, count in (row.failed or {}).items()}
+            rows.append(
+                {
+                    "statement": prediction.words,
+                    "predicted": prediction.verdict,
+                    "verdict": f"{verdict.as_text}{reason}" if row.n else f"not run{reason}",
+                    "difference": row.amount if row.n else "",
+                    "seeds": row.n,
+                    "failed": ", ".join(
+                        f"{name} {k} of {n}" for name, (k, n) in failed.items() if k
+                    ),
+                }
+            )
         return pd.DataFrame(rows)
 
-    def __str__(self) -> str:
-        lines = [f"{self.question.id}: {self.question.words}"]
-        for row in self.table.itertuples():
-            lines.append(f"- {row.statement} {row.verdict} (predicted: {row.predicted})")
-            notes = [row.difference, plural(row.seeds, "seed"), row.failed]
-            lines.append(f"    {', '.join(filter(None, notes))}")
-        return "\n".join([*lines, self.summary])
+    @property
+    def cells(self) -> pd.DataFrame:
+        """One row for each cell: its name, the cell, and its learning rate (NaN if not run)."""
+        rates = {}
+        for verdict in self.verdicts:
+            rates |= verdict.main_row.lrs or {}
+        rows = [(name, cell, rates.get(cell, nan)) for name, cell in self.question.cells.items()]
+        return pd.DataFrame(rows, columns=["name", "cell", "learning rate"])
 
     @property
     def summary(self) -> str:
         """How many predictions held, as a sentence."""
         return f"{sum(self.held)} of {plural(len(self.held), 'prediction')} held."
+
+    def __str__(self) -> str:
+        lines = [f"{self.question.id}: {self.question.words}"]
+        for row in self.table.itertuples():
+            lines.append(f"- {row.statement} {row.verdict} (predicted: {row.predicted})")
+            failed = f"failed: {row.failed}" if row.failed else ""
+            notes = filter(None, (row.difference, plural(row.seeds, "seed"), failed))
+            lines.append(f"    {', '.join(notes)}")
+        return "\n".join([*lines, self.summary])
 
 
 def known_answers(scale: str = STUDY_SCALE, runs_dir: str | Path | None = None) -> pd.DataFrame:
@@ -229,7 +253,8 @@ def ask(
     known = known_answers(scale, runs_dir)
     trained = train_needed(partial(question.needed, scale), scale, runs_dir, known, **engine)
     if len(trained.failed):
-        raise RuntimeError(f"{plural(len(trained.failed), 'run')} could not be trained")
+        number, first = plural(len(trained.failed), "run"), trained.failed.iloc[0]
+        raise RuntimeError(f"{number} could not be trained, the first ({first.arm}): {first.error}")
     return question.judge(add_summaries(trained, scale, runs_dir).known, scale)
 
 

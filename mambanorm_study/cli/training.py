@@ -1,5 +1,5 @@
-"""`mambanorm train`, `sweep`, `compare`, `plan` and `bench`: train runs, compare two arms, and
-measure what a run costs.
+"""`mambanorm train`, `sweep`, `compare`, `ask`, `plan` and `bench`: train runs, compare two arms,
+answer a question, and measure what a run costs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from mambanorm_study.basics.settings import ROOT, STUDY_SCALE, default_scale
+from mambanorm_study.basics.settings import ROOT, STUDY_SCALE, WORK, default_scale
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, print_arms, print_run, report_failed
 
@@ -170,6 +170,38 @@ def compare(options: argparse.Namespace) -> int:
     )
     for row in table.itertuples():
         print(f"{row.task}: {row.said}")
+    return 0
+
+
+@arg.command(
+    arg.option("file", metavar="FILE", help="a Python file with a Question, see notebook 16"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder in which the page is written (default: reports/questions)",
+    ),
+    arg.scale_option(STUDY_SCALE),
+    arg.RUNS_DIR,
+    *arg.TRAINING,
+    examples=("my_question.py", "my_question.py --dry-run", "my_question.py --scale smoke"),
+)
+def ask(options: argparse.Namespace) -> int:
+    """Answer a question of yours by the rule of the verdicts, and write a page about it."""
+    from mambanorm_study.claims import question as asking
+    from mambanorm_study.report.answer_page import save_answer
+
+    scale = options.scale or STUDY_SCALE
+    known = asking.known_answers(scale, options.runs_dir)
+    known_ids = set(known.get("run_id", ()))
+    questions = asking.questions_in(options.file)
+    planned = [run for one in questions for run in one.needed(scale, known, is_plan=True)]
+    if not may_train([run for run in planned if run.run_id not in known_ids], options):
+        return 0
+    for question in questions:
+        answer = asking.ask(question, scale=scale, **arg.sweep_options(options))
+        print(answer)
+        path = save_answer(answer, options.out or WORK / "reports" / "questions")
+        print(f"The page is at {path}")
     return 0
 
 

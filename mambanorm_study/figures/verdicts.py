@@ -53,18 +53,22 @@ class Row(NamedTuple):
 
 
 @styled
-def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") -> StudyFigure:
+def fig_verdicts(
+    verdicts: Sequence, title: str = "Every claim, every verdict", *, by_word: bool = True
+) -> StudyFigure:
     """Return a figure of the comparison that decides each verdict, with its interval: one row per
     claim and task, with the claim in words.
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
-    empty row. Raises ValueError if `verdicts` is empty.
+    empty row. by_word: sort the rows of a panel by the word of the verdict. Raises ValueError if
+    `verdicts` is empty.
     """
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     words = list(WORD_MEANINGS)
-    verdicts = sorted(verdicts, key=lambda verdict: words.index(verdict.word))
+    if by_word:
+        verdicts = sorted(verdicts, key=lambda verdict: words.index(verdict.word))
     panels: dict[str, list[Row]] = {unit: [] for unit in SHARED_UNITS}
     for verdict in verdicts:
         unit = verdict.main_row.unit

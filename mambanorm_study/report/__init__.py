@@ -9,4 +9,5 @@ notebook_page.py   the HTML page of one notebook
 page.py            functions for all pages: page frame, Markdown to HTML, formulas to MathML
 slides.py          the slides of one notebook
 verdict_page.py    the HTML table of verdicts
+answer_page.py     the HTML page of the answer to a question
 """

@@ -383,6 +383,41 @@ def test_rmsn_with_bias_adds_beta_forward_and_backward(dtype):
     torch.testing.assert_close(norm.bias.grad, weight.sum((0, 1)))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 8), (torch.float64, 3), (torch.float64, 1)]
+)
+def test_rmsn_in_groups_divides_each_group_by_its_own_root_mean_square(dtype, size, bias):
+    norm = randomise(mn.create_norm("RMSN", 24, group_size=size, bias=bias, eps=1e-3)).to(dtype)
+    x = sample(B, L, 24, dtype=dtype) * torch.logspace(-2, 2, 24, dtype=dtype)
+
+    def by_hand(x):
+        parts = [
+            part / (part.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+            for part in x.split(size, dim=-1)
+        ]
+        return norm.apply_affine(torch.cat(parts, dim=-1))
+
+    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == torch.float32 else dict(rtol=0, atol=1e-12)
+    gradients = []
+    for forward in (norm, norm.reference, by_hand):
+        x = x.detach().requires_grad_()
+        y = forward(x)
+        torch.testing.assert_close(y, by_hand(x), **tolerance)
+        inputs = [x, *norm.parameters()]
+        gradients.append(torch.autograd.grad((y * sample(*y.shape, dtype=dtype)).sum(), inputs))
+    for other in gradients[:2]:
+        for one, expected in zip(other, gradients[2], strict=True):
+            torch.testing.assert_close(one, expected, rtol=1e-4, atol=tolerance["atol"] * 100)
+
+
+def test_a_group_size_that_does_not_divide_the_channels_is_refused():
+    with pytest.raises(ValueError, match="group_size must divide the 8 channels, got 3"):
+        mn.create_norm("RMSN", 8, group_size=3)
+    with pytest.raises(ValueError, match="group_size must be a positive whole number"):
+        mn.create_norm("RMSN", 8, group_size=0)
+
+
 # the mixtures: NormVary, Appendix D, and SwitchNorm, Luo et al. 2019
 
 

@@ -223,6 +223,18 @@ def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative
         torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
 
 
+def test_the_mean_of_the_directions_is_a_quarter_of_their_sum():
+    blocks = [study.VSSBlock(6, "None", "None", merge=merge).double() for merge in ("sum", "mean")]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    x = sample(2, 3, 4, 6).double()
+    branches = [block(x) - x for block in blocks]  # linear in the scan's output
+    torch.testing.assert_close(branches[1], branches[0] / 4)
+    with pytest.raises(ValueError, match="unknown merge 'max'"):
+        study.VSSBlock(6, merge="max")
+    run = train(base_config("glyphs_images", "smoke", arm="RMSN>SSM>None", merge="mean"))
+    assert run.config.run_id != base_config("glyphs_images", "smoke", arm="RMSN>SSM>None").run_id
+
+
 def test_initial_values_are_vmamba_s_in_every_direction():
     torch.manual_seed(0)
     block = study.VSSBlock(64)

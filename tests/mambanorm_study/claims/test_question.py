@@ -1,0 +1,352 @@
+"""Claims about questions: cells are tuned and judged as arms are, and predictions are kept."""
+
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+import mambanorm_study as study
+from mambanorm_study.claims import field, question as asking, rule
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
+from mambanorm_study.claims.question import Prediction, Question
+from mambanorm_study.claims.verdict import judge
+from mambanorm_study.cli import recording
+from mambanorm_study.cli.main import main
+from mambanorm_study.config import RunConfig
+from mambanorm_study.report.answer_page import save_answer
+from mambanorm_study.runs.grid import QUESTION_SEEDS, Cell, base_config, setting_id
+from mambanorm_study.tables.experiments import lr_grid
+from mambanorm_study.tables.summaries import question_facts
+from tests.planted import planted_frame, rows_of
+
+DECAYED = "RMSN>SSM>None; decay_ssm=0.1"
+DEEP = {"n_layers": 3}
+
+
+def make_question(**changes) -> Question:
+    return Question(
+        **{
+            "id": "Q9",
+            "words": "Does it matter?",
+            "cells": {"plain": "RMSN>SSM>None", "decayed": DECAYED},
+            "predictions": [
+                Prediction("Plain is better.", {"plain": 1, "decayed": -1}, "supported"),
+                Prediction(
+                    "Plain is better with three blocks.",
+                    {"plain": 1, "decayed": -1},
+                    "no gain",
+                    changes=DEEP,
+                ),
+            ],
+            **changes,
+        }
+    )
+
+
+def known_rows(question: Question, rounds: int = 2) -> pd.DataFrame:
+    """Return the rows of all runs that the question needs, planned in as many rounds as it takes."""
+    frame = pd.DataFrame(columns=["run_id"])
+    for _ in range(rounds):
+        rows = rows_of(question.needed("smoke", frame))
+        cells = ["decayed" if run else "plain" for run in decayed(rows)]
+        frame = planted_frame(rows.assign(arm=cells), EFFECTS).assign(arm="RMSN>SSM>None")
+    return frame
+
+
+EFFECTS = {"plain": 8.0}
+
+
+def decayed(rows: pd.DataFrame) -> list[bool]:
+    ids = {
+        setting_id("curves", "smoke", DECAYED, lr, seed, tuple(changes.items()))
+        for lr in lr_grid("curves", "smoke")
+        for seed in (*NEW_TUNING_SEEDS, *QUESTION_SEEDS)
+        for changes in ({}, DEEP)
+    }
+    return rows.run_id.isin(ids).tolist()
+
+
+# cells
+
+
+def test_a_cell_is_an_arm_with_settings_and_reads_what_it_writes():
+    text = 'RMSN>SSM>GN; n_layers=8; dt_init=zero; norm_options={"n2": {"groups": 2}}'
+    cell = Cell.parse(text)
+    assert cell.arm == "RMSN>SSM>GN"
+    assert cell.changes == {
+        "n_layers": 8,
+        "dt_init": "zero",
+        "norm_options": {"n2": {"groups": 2}},
+    }
+    assert str(cell) == text
+    assert Cell.parse(str(cell)) == cell
+    assert cell.label.startswith("RMSN→GN; n_layers=8")
+    assert Cell.parse("RMSN>SSM>GN") == ("RMSN>SSM>GN", {})
+    config = base_config("curves", "smoke", arm=text, seed=3)
+    assert config == base_config("curves", "smoke", arm=cell.arm, seed=3, **cell.changes)
+    assert setting_id("curves", "smoke", text, config.lr, 3) == config.run_id
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("RMSN>SSM>None; n_layer=8", "unknown field for a cell 'n_layer'.*did you mean 'n_layers'"),
+        ("RMSN>SSM>None; n_layers", "a cell takes n_layers=VALUE"),
+        ("RMSN>SSM>None; n_layers=0", "n_layers must be"),
+        ("RMSN>SSM>None; lr=1e-3", "unknown field for a cell 'lr'"),
+        ("RMSN>SSM>None; seed=3", "unknown field for a cell 'seed'"),
+        ("RMSN>SSM>Non; n_layers=8", "unknown norm 'Non'"),
+        ("RMSN>SSM>None; d_state=4; d_state=8", "d_state' is given twice"),
+    ],
+)
+def test_a_cell_that_cannot_be_run_is_refused(cell, message):
+    with pytest.raises(ValueError, match=message):
+        Cell.parse(cell)
+
+
+def test_a_setting_that_is_given_twice_is_refused():
+    with pytest.raises(ValueError, match="'n_layers' is given twice"):
+        base_config("curves", "smoke", arm="RMSN>SSM>None; n_layers=8", n_layers=2)
+
+
+def test_two_cells_are_compared_as_two_arms_are(store):
+    deep = "None>SSM>GN; n_layers=3"
+    engine = dict(seeds=6, scale="smoke", workers=0, progress=False)
+    row = study.compare(deep, "None>SSM>GN", "curves", **engine).iloc[0]
+    assert row.n == 6
+    depths = study.load_runs(scale="smoke").groupby("n_layers").size()
+    assert depths.to_dict() == {2: 18, 3: 18}  # three rates on four seeds, and six test seeds
+    with pytest.raises(ValueError, match="compared with itself"):
+        study.compare(deep, "None>SSM>GN;n_layers=3", "curves", **engine)
+
+
+# planning
+
+
+def test_each_cell_is_tuned_first_and_then_tested_on_the_seeds_of_the_question():
+    question = make_question()
+    first = question.needed("smoke", pd.DataFrame(columns=["run_id"]))
+    assert len(first) == 2 * 3 * 4  # cells, rates, seeds
+    assert {config.seed for config in first} == set(NEW_TUNING_SEEDS)
+    assert {(config.decay_ssm, config.n_layers) for config in first} == {(0.0, 2), (0.1, 2)}
+    frame = known_rows(question)
+    tested = frame[~frame.seed.isin(NEW_TUNING_SEEDS)]
+    assert sorted(set(tested.seed)) == list(question.seeds)
+    assert tested.groupby("n_layers").size().to_dict() == {2: 2 * 8, 3: 2 * 8}
+    assert set(tested.lr) == {lr_grid("curves", "smoke")[1]}  # the best rate of `planted_frame`
+    planned = question.needed("smoke", pd.DataFrame(columns=["run_id"]), is_plan=True)
+    assert len(planned) == len(frame)
+
+
+def test_a_question_keeps_the_rates_of_unchanged_settings_even_if_others_are_tuned():
+    question = make_question()
+    frame = known_rows(question)
+    lowest = lr_grid("curves", "smoke")[0]
+    deep = [
+        base_config("curves", "smoke", arm="RMSN>SSM>None", seed=seed, lr=lr, **DEEP)
+        for seed in NEW_TUNING_SEEDS
+        for lr in lr_grid("curves", "smoke")
+    ]
+    tuned_deep = planted_frame(rows_of(deep), curve=(9.0, 0.0, 0.0))
+    both = pd.concat([frame, tuned_deep], ignore_index=True)
+    changed = Evidence(both, "smoke", changes=DEEP)
+    assert changed.lr("RMSN>SSM>None", "curves") == lowest
+    kept = Evidence(both, "smoke", changes=DEEP, keep_lrs=True)
+    assert kept.lr("RMSN>SSM>None", "curves") != lowest
+    assert question.judge(both, "smoke").table.equals(question.judge(frame, "smoke").table)
+
+
+# answers
+
+
+def test_an_answer_sets_each_prediction_beside_its_verdict():
+    answer = make_question().judge(known_rows(make_question()), "smoke")
+    assert [verdict.word for verdict in answer.verdicts] == ["supported", "supported"]
+    assert answer.held == [True, False]
+    assert answer.summary == "1 of 2 predictions held."
+    assert answer.table.seeds.tolist() == [8, 8]
+    assert answer.table.predicted.tolist() == ["supported", "no gain"]
+    assert answer.table.difference.str.match(r"\+8\.\d points|\+[79]\.\d points").all()
+    text = str(answer)
+    assert "Plain is better. supported, by more than a point (predicted: supported)" in text
+    assert answer.cells.set_index("name").cell["decayed"] == DECAYED
+    assert answer.cells["learning rate"].nunique() == 1
+
+
+def test_the_verdict_is_that_of_a_claim_with_the_same_comparison():
+    question, frame = make_question(), known_rows(make_question())
+    answer = question.judge(frame, "smoke")
+    claim = question.claims[0]
+    row = judge(claim, frame, scale="smoke", task="curves").main_row
+    assert str(row) == str(answer.verdicts[0].main_row)  # as text, because NaN is not NaN
+    per_seed = answer.verdicts[0].main_row.per_seed
+    assert answer.verdicts[0].word == rule.comparison_verdict(per_seed, 1.0)
+
+
+def test_runs_on_the_seeds_of_claims_have_no_part_in_a_question():
+    question, frame = make_question(), known_rows(make_question())
+    others = [
+        base_config("curves", "smoke", arm=cell, seed=seed, lr=lr_grid("curves", "smoke")[1])
+        for cell in question.cells.values()
+        for seed in range(52, 60)
+    ]
+    reverse = planted_frame(
+        rows_of(others).assign(arm=["plain"] * 8 + ["decayed"] * 8), {"decayed": 30.0}
+    ).assign(arm="RMSN>SSM>None")
+    both = pd.concat([frame, reverse], ignore_index=True)
+    assert question.judge(both, "smoke").table.equals(question.judge(frame, "smoke").table)
+
+
+def test_a_question_that_was_not_run_says_so():
+    answer = make_question().judge(pd.DataFrame(), "smoke")
+    assert answer.table.verdict.str.startswith("not run").all()
+    assert answer.held == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "nothing"}, "unknown task 'nothing'"),
+        ({"task": "energy"}, "energy is a regression"),
+        ({"seeds": [3]}, "test seeds are 52 to 99, got 3"),
+        ({"cells": {"plain": "RMSN>SSM>None"}}, "unknown cell 'decayed'"),
+        ({"predictions": [Prediction("x", {"plain": 1}, "yes")]}, "unknown verdict 'yes'"),
+        ({"predictions": [Prediction("x", {"plain": 1}, "no gain", "acc")]}, "unknown column"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_question(**changes)
+
+
+# asking
+
+
+FILE = """
+from mambanorm_study.claims import Prediction, Question
+
+QUESTION = Question(
+    id="Q7",
+    words="Does a second norm help?",
+    cells={"one": "RMSN>SSM>None", "two <b>": "RMSN>SSM>RMSN"},
+    predictions=[Prediction("Two are better.", {"two <b>": 1, "one": -1}, "supported")],
+)
+"""
+
+
+def test_a_question_of_yours_is_trained_answered_and_written_to_a_page(store, tmp_path):
+    file = tmp_path / "my_question_of_tests.py"
+    file.write_text(FILE)
+    (question,) = asking.questions_in(file)
+    answer = asking.ask(question, scale="smoke", workers=0, progress=False)
+    assert answer.verdicts[0].n == 8
+    assert len(study.load_runs(scale="smoke")) == 2 * (12 + 8)
+    page = save_answer(answer, tmp_path / "out").read_text()
+    assert page.count("<img ") == 1
+    assert "Does a second norm help?" in page
+    assert "two &lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "http" not in page
+
+
+def test_a_cell_that_the_model_of_the_task_cannot_have_is_named(store):
+    cells = {"plain": "RMSN>SSM>None", "decayed": "RMSN>SSM>None; merge=mean"}
+    with pytest.raises(RuntimeError, match="12 runs could not be trained.*merge='mean' has no eff"):
+        asking.ask(make_question(cells=cells), scale="smoke", workers=0, progress=False)
+
+
+def test_a_file_without_a_question_is_refused(tmp_path):
+    file = tmp_path / "no_question_of_tests.py"
+    file.write_text("x = 1\n")
+    with pytest.raises(ValueError, match="defines no question: write QUESTION = Question"):
+        asking.questions_in(file)
+
+
+# the questions of notebook 16
+
+
+@pytest.mark.parametrize("question", field.QUESTIONS.values(), ids=lambda one: one.id)
+def test_the_questions_have_sources_predictions_and_seeds_that_no_claim_has(question):
+    assert question.asked
+    assert set(question.seeds) <= set(QUESTION_SEEDS)
+    for claim in (study.CLAIMS | study.claims.BEYOND).values():
+        if claim.runs == "tuned":
+            assert not set(claim.seeds + claim.further_seeds) & set(question.seeds)
+    for claim in question.claims:
+        assert sum(claim.comparisons[0].weights.values()) in (0, -1)
+        assert claim.comparisons[0].weights
+
+
+def test_arms_of_the_study_are_not_tuned_again():
+    known = asking.known_answers()
+    for question in field.QUESTIONS.values():
+        needed = question.needed("evening", known)
+        tuned = {run.arm for run in needed if run.seed in NEW_TUNING_SEEDS and is_plain(run)}
+        assert tuned <= {"RMSN>SSM>DyT", "RMSN>SSM>Derf", "RMSN>SSM>None+branch:RMSN"}
+
+
+def is_plain(run: RunConfig) -> bool:
+    return run == base_config(run.task, run.scale, arm=run.arm, seed=run.seed, lr=run.lr)
+
+
+# the measured columns
+
+
+def test_runs_of_questions_have_growth_sizes_of_a_and_d_and_the_step_of_a_loss(store):
+    configs = [
+        base_config("curves", "smoke", seed=seed, lr=lr, steps=40, eval_every=10)
+        for seed, lr in ((76, 2e-2), (52, 2e-2), (77, 1e-9))
+    ]
+    rows = study.with_summaries(study.sweep(configs, workers=0, progress=False)).set_index("seed")
+    for seed in (76, 77):
+        weights = study.find_run(configs[0].but(seed=seed, lr=rows.lr[seed])).checkpoint
+        A = [value.exp() for name, value in weights.items() if name.endswith("A_log")]
+        D = [value for name, value in weights.items() if name.endswith(".D")]
+        assert rows.smallest_a[seed] == pytest.approx(float(min(value.min() for value in A)))
+        assert rows.largest_a[seed] == pytest.approx(float(max(value.max() for value in A)))
+        assert rows.mean_d[seed] == pytest.approx(float(sum(value.mean() for value in D) / len(D)))
+        assert math.isfinite(rows.growth[seed])
+    assert rows.loc[52, ["smallest_a", "mean_d", "steps_to_loss", "growth"]].isna().all()
+    assert rows.steps_to_loss[77] == 40  # it never learns
+
+
+def test_the_step_of_a_loss_lies_between_two_evaluations():
+    curves = pd.DataFrame({"step": range(1, 7), "val_loss": [None, 3.0, None, 1.5, None, 0.5]})
+    run = SimpleNamespace(
+        config=SimpleNamespace(steps=6), curves=curves, facts={"status": "ok"}, checkpoint={}
+    )
+    assert question_facts(run) == {"steps_to_loss": 5.0}
+    run.facts["status"] = "diverged"
+    assert question_facts(run) == {"steps_to_loss": 6.0}
+    run.facts["status"], curves.loc[1, "val_loss"] = "ok", 0.9
+    assert question_facts(run) == {"steps_to_loss": 2.0}
+
+
+# the commands
+
+
+def test_the_command_asks_a_file_and_plans_without_training(store, tmp_path, capsys):
+    file = tmp_path / "asked_by_command.py"
+    file.write_text(FILE)
+    call = ["ask", str(file), "--scale", "smoke", "--workers", "0", "--out", str(tmp_path / "out")]
+    assert main([*call, "--dry-run"]) == 0
+    assert "40 missing" in capsys.readouterr().out  # tuning and test runs
+    assert not list(tmp_path.rglob("*.html"))
+    assert main(call) == 0
+    out = capsys.readouterr().out
+    assert "Q7: Does a second norm help?" in out
+    assert "predicted: supported" in out
+    assert (tmp_path / "out" / "Q7.html").is_file()
+    assert main(["ask", str(tmp_path / "missing.py")]) == 2
+
+
+def test_the_recording_of_questions_has_its_own_parts_and_file(store, tmp_path, capsys):
+    assert main(["record", "--scale", "evening", "--questions", "--dry-run"]) == 0
+    listed = capsys.readouterr().out
+    places = [listed.index(f"{name}, ") for name in ("Q1", "Q2", "Q5", "Q4", "Q3", "Q6")]
+    assert places == sorted(places)
+    parts = recording.parts("smoke", questions=True)
+    assert sum(len(part.seeds) for part in parts) == sum(
+        len(question.seeds) for question in field.QUESTIONS.values()
+    )
