@@ -21,7 +21,7 @@ from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
-from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS
+from mambanorm_study.claims.claim import UNITS, compared_column
 from mambanorm_study.claims.evidence import RECORDED_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
@@ -64,19 +64,6 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
     return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
-
-
-def compared_column(task: str) -> tuple[str, float]:
-    """Return a pair: the column of `scores` in which arms are compared on a task, and the smallest
-    effect of interest in the unit of this column.
-
-    The column is "bits" for language models and "score" for other tasks.
-    """
-    return (
-        ("bits", scores.SMALLEST_BITS)
-        if presets.kind_of(task) == "language"
-        else ("score", SMALLEST_EFFECT)
-    )
 
 
 def ranking(

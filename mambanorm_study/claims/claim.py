@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
+from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.paper import MAIN_TASKS, printed_weighted_sum
 from mambanorm_study.tables.run_tables import label
+from mambanorm_study.tables.scores import SMALLEST_BITS
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
 # The control arm, which has norms on both sides of the SSM. Training fails in many runs of
@@ -39,9 +41,9 @@ UNITS = {
     "fragility": "log₁₀ of the change",
     "reach": "decades of the rate",
     "steps_to_loss": "steps",
-    "smallest_a": "of |A|",
-    "largest_a": "of |A|",
-    "mean_d": "of D",
+    "smallest_a": "in |A|",
+    "largest_a": "in |A|",
+    "mean_d": "in D",
 }
 
 # The smallest effect of interest of every accuracy claim, in percentage points.
@@ -188,6 +190,14 @@ class Claim:
     def smallest_effect(self, comparison: Comparison) -> float:
         """Return the smallest effect of interest of a comparison, in the comparison's unit."""
         return self.smallest if comparison.smallest is None else comparison.smallest
+
+
+def compared_column(task: str) -> tuple[str, float]:
+    """Return the column of `scores` in which arms are compared on a task, and the smallest effect
+    of interest in its unit: "bits" for language models, "score" for other tasks.
+    """
+    is_text = kind_of(task) == "language"
+    return ("bits", SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
 
 
 def pair(n1: str, n2: str) -> str:

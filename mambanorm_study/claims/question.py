@@ -10,6 +10,7 @@ field.py has the questions of notebook 16. `mambanorm ask FILE` answers a questi
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,14 @@ from typing import Any
 
 import pandas as pd
 
-from mambanorm.errors import unknown
+from mambanorm.errors import WORD, unknown
+from mambanorm_study.basics.atomic import sha256
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.extensions import set_imports
+from mambanorm_study.basics.extensions import load_imports, set_imports
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
-from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS, Claim, Comparison
+from mambanorm_study.claims.claim import UNITS, Claim, Comparison, compared_column
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import (
     add_summaries,
@@ -36,7 +38,15 @@ from mambanorm_study.claims.plan import (
 )
 from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import QUESTION_SEEDS, Cell, base_config, check_task, grid, unique
+from mambanorm_study.runs.grid import (
+    QUESTION_SEEDS,
+    Cell,
+    base_config,
+    check_once,
+    check_task,
+    grid,
+    unique,
+)
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import RESULTS, read_recorded
@@ -53,16 +63,17 @@ class Prediction:
     of the cells' scores is above zero: {"with norm": 1, "without": -1} says that the cell "with
     norm" is better. verdict: the expected verdict, one of "supported", "no gain", "opposite" and
     "cannot tell". column, offset, smallest: what is compared, a number added to the sum, and the
-    smallest effect of interest (see Comparison). changes: fields of RunConfig that differ for all
-    cells, such as {"n_layers": 8}.
+    smallest effect of interest (see Comparison); by default the accuracy and one point, on texts
+    the bits per character and 0.01 bits. changes: fields of RunConfig that differ for all cells,
+    such as {"n_layers": 8}.
     """
 
     words: str
     weights: Mapping[str, float]
     verdict: str
-    column: str = "score"
+    column: str = ""
     offset: float = 0.0
-    smallest: float = SMALLEST_EFFECT
+    smallest: float | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -80,9 +91,10 @@ class Prediction:
 class Question:
     """A question, the cells that are compared on a task, and predictions made before the runs.
 
-    words: the question in one sentence. cells: a map from a short name to a cell. asked: addresses
-    where the question was asked. seeds: test seeds. Raises ValueError for an unknown task, a cell
-    that cannot be run, a seed that is not a test seed, and a prediction that is not about `cells`.
+    id: a word, the name of the answer's page. words: the question in one sentence. cells: a map
+    from a short name to a cell. asked: addresses where the question was asked. seeds: test seeds.
+    Raises ValueError for an unknown task, a cell that cannot be run or that has two names, a seed
+    that is not a test seed, and a prediction that is not about `cells`.
     """
 
     id: str
@@ -94,12 +106,17 @@ class Question:
     seeds: Sequence[int] = QUESTION_SEEDS[:8]
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(WORD, self.id):
+            raise ValueError(f"the id of a question must be a word such as Q7, got {self.id!r}")
         check_test_seeds(list(self.seeds))
         check_task(self.task)
         if kind_of(self.task) == "table":
             raise ValueError(f"{self.task} is a regression, and the rule is not made for these")
         for cell in self.cells.values():
             base_config(self.task, STUDY_SCALE, arm=cell)
+        cells = {name: str(Cell.parse(cell)) for name, cell in self.cells.items()}
+        check_once("cell", list(cells.values()))
+        object.__setattr__(self, "cells", cells)
         for prediction in self.predictions:
             check_kind("each of predictions", prediction, Prediction, "Prediction")
             for name in prediction.weights:
@@ -107,26 +124,27 @@ class Question:
                     raise unknown("cell", name, self.cells)
             if prediction.verdict not in rule.WORDS:
                 raise unknown("verdict", prediction.verdict, rule.WORDS)
-            if prediction.column not in UNITS:
+            if prediction.column not in ("", *UNITS):
                 raise unknown("column", prediction.column, UNITS)
 
     @property
     def claims(self) -> list[Claim]:
         """The predictions as claims that `judge` takes, in the same order."""
+        column, smallest = compared_column(self.task)
         return [
             Claim(
                 id=f"{self.id}.{number}",
                 words=f"{prediction.words} (predicted: {prediction.verdict})",
                 quote="",
                 where="; ".join(self.asked),
-                quantity=prediction.column,
+                quantity=prediction.column or column,
                 comparisons=(
                     Comparison(
                         prediction.comparison,
                         {self.cells[name]: weight for name, weight in prediction.weights.items()},
-                        prediction.column,
+                        prediction.column or column,
                         prediction.offset,
-                        prediction.smallest,
+                        smallest if prediction.smallest is None else prediction.smallest,
                     ),
                 ),
             )
@@ -188,7 +206,7 @@ class Answer:
         """One row for each prediction, with the columns statement, predicted, verdict, difference
         (with its 95 % interval), seeds, and failed (the number of failed runs of each cell).
         """
-        names = {str(Cell.parse(cell)): name for name, cell in self.question.cells.items()}
+        names = {cell: name for name, cell in self.question.cells.items()}
         rows = []
         for verdict, prediction in zip(self.verdicts, self.question.predictions, strict=True):
             row = verdict.main_row
@@ -261,10 +279,13 @@ def ask(
 def questions_in(file: str | Path) -> list[Question]:
     """Import a Python file and return the questions that it defines.
 
-    Raises ValueError if the file cannot be imported or defines no question.
+    Raises ValueError if the file cannot be imported or defines no question, and if it was edited
+    since this process imported it.
     """
     path = str(Path(file).resolve())
     set_imports([path])
+    if load_imports()[path] != sha256(Path(path)):
+        raise ValueError(f"{file} was edited after its import: restart the kernel")
     module = next(one for one in sys.modules.values() if getattr(one, "__file__", None) == path)
     questions = [value for value in vars(module).values() if isinstance(value, Question)]
     if not questions:

@@ -12,13 +12,19 @@ import pandas as pd
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
-from mambanorm_study.claims.claim import CONTROL, NONE, SMALLEST_EFFECT, Claim, Comparison, minus
+from mambanorm_study.claims.claim import (
+    CONTROL,
+    NONE,
+    Claim,
+    Comparison,
+    compared_column,
+    minus,
+)
 from mambanorm_study.claims.evidence import RULE_VERSION, VERSION, Evidence, Runs, tasks_of
 from mambanorm_study.claims.hypotheses import find_claim
 from mambanorm_study.claims.plan import planned_tasks
 from mambanorm_study.runs.grid import is_test_seed
-from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.tables import experiments, intervals, scores
+from mambanorm_study.tables import experiments, intervals
 from mambanorm_study.tables.run_tables import difference_with_interval, label
 
 NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
@@ -362,8 +368,7 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """Return the row of the comparison `arm` minus `against` on a task, without a claim. The
     verdict in the row is that of `rule.better_or_worse`.
     """
-    is_text = kind_of(task) == "language"
-    column, smallest = ("bits", scores.SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
+    column, smallest = compared_column(task)
     comparison = minus(arm, against, column=column)
     # The id starts with E, so that the arms are not compared with the paper's numbers.
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)

@@ -61,8 +61,8 @@ def fig_verdicts(
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
-    empty row. by_word: sort the rows of a panel by the word of the verdict. Raises ValueError if
-    `verdicts` is empty.
+    empty row. by_word: False keeps the order of the verdicts, and draws one panel for each unit.
+    Raises ValueError if `verdicts` is empty.
     """
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
@@ -72,7 +72,7 @@ def fig_verdicts(
     panels: dict[str, list[Row]] = {unit: [] for unit in SHARED_UNITS}
     for verdict in verdicts:
         unit = verdict.main_row.unit
-        panel = unit if unit in SHARED_UNITS else verdict.claim.id
+        panel = unit if unit in SHARED_UNITS or not by_word else verdict.claim.id
         panels.setdefault(panel, []).append(_row_of_verdict(verdict))
     rows = [panel for panel in panels.values() if panel]
     heights = [0.75 + 0.56 * len(panel) for panel in rows]

@@ -72,10 +72,14 @@ class Cell(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Return the cell that a text states; the text of an arm is a cell without changes.
 
-        Raises ValueError for an unknown arm or field, and for a value that the field does not have.
+        The options of a preset (`preset:VMamba`) become changes. Raises ValueError for an unknown
+        arm or field, and for a value that the field does not have.
         """
         arm, *pairs = text.split(";")
         changes = parse_changes(pairs, "a cell", FIELDS_OUTSIDE_CELLS)
+        name = arm.strip().removeprefix("preset:").strip()
+        if arm.strip().startswith("preset:") and name in PRESETS and PRESETS[name].options:
+            changes = {"norm_options": dict(PRESETS[name].options), **changes}
         if changes:
             RunConfig(**changes)  # raises ValueError for a wrong value
         return cls(str(Arm.parse(arm)), changes)

@@ -273,6 +273,10 @@ NOTEBOOKS = {
         "an idea for a norm: what does it do, what does it cost, is it any good?",
         (*SEQUENCES, "vision", "language"),
     ),
+    "16_field": Notebook(
+        "questions that practitioners asked in public threads: what do runs answer, and how do I "
+        "ask my own?"
+    ),
 }
 
 
@@ -285,6 +289,7 @@ EXECUTED_LAST = (
     "11_choosing",
     "14_clinic",
     "15_your_norm",
+    "16_field",
 )
 
 # Notebook → function that lists its runs, for the notebooks that have runs.

@@ -247,11 +247,12 @@ def interval_in_words(low: float, high: float) -> str:
 
 def markdown_table(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table whose first column is the index. Each cell is written by
-    `str`.
+    `str`; a bar in a cell, as in |A|, is escaped.
     """
     head = [frame.index.name or "", *frame.columns]
     rows = [head, ["---"] * len(head), *frame.itertuples(name=None)]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
+    texts = ([str(cell).replace("|", r"\|") for cell in cells] for cells in rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)
 
 
 def how_trained(runs: pd.DataFrame) -> str:

@@ -83,6 +83,9 @@ def test_a_cell_is_an_arm_with_settings_and_reads_what_it_writes():
     assert Cell.parse(str(cell)) == cell
     assert cell.label.startswith("RMSN→GN; n_layers=8")
     assert Cell.parse("RMSN>SSM>GN") == ("RMSN>SSM>GN", {})
+    preset = base_config("curves", "smoke", arm="preset:Falcon-Mamba")
+    assert preset.norm_options  # a preset's options are part of its cell
+    assert base_config("curves", "smoke", arm=str(Cell.parse("preset:Falcon-Mamba"))) == preset
     config = base_config("curves", "smoke", arm=text, seed=3)
     assert config == base_config("curves", "smoke", arm=cell.arm, seed=3, **cell.changes)
     assert setting_id("curves", "smoke", text, config.lr, 3) == config.run_id
@@ -207,6 +210,8 @@ def test_a_question_that_was_not_run_says_so():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"id": "../Q9"}, "the id of a question must be a word such as Q7"),
+        ({"cells": {"plain": DECAYED, "decayed": DECAYED.replace(" ", "")}}, "is given twice"),
         ({"task": "nothing"}, "unknown task 'nothing'"),
         ({"task": "energy"}, "energy is a regression"),
         ({"seeds": [3]}, "test seeds are 52 to 99, got 3"),
@@ -254,6 +259,22 @@ def test_a_cell_that_the_model_of_the_task_cannot_have_is_named(store):
     cells = {"plain": "RMSN>SSM>None", "decayed": "RMSN>SSM>None; merge=mean"}
     with pytest.raises(RuntimeError, match="12 runs could not be trained.*merge='mean' has no eff"):
         asking.ask(make_question(cells=cells), scale="smoke", workers=0, progress=False)
+
+
+def test_a_file_that_was_edited_after_its_import_is_refused(tmp_path):
+    file = tmp_path / "edited_question_of_tests.py"
+    file.write_text(FILE)
+    assert asking.questions_in(file) == asking.questions_in(file)
+    file.write_text(FILE.replace("Two are", "Both are"))
+    with pytest.raises(ValueError, match="edited after its import: restart the kernel"):
+        asking.questions_in(file)
+
+
+def test_on_texts_a_prediction_is_about_bits():
+    question = make_question(task="pydoc")
+    assert question.claims[0].comparisons[0].column == "bits"
+    assert question.claims[0].comparisons[0].smallest == 0.01
+    assert make_question().claims[0].comparisons[0].column == "score"
 
 
 def test_a_file_without_a_question_is_refused(tmp_path):
