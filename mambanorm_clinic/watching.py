@@ -197,8 +197,9 @@ def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         name, decay = wrongly_decayed[0]
         warnings.warn(
             f"weight decay ({decay:g}) acts on {plural(len(wrongly_decayed), 'parameter')} among "
-            f"A_log, D, norms and biases (the first is {name}) and pulls A, step sizes and scales "
-            f"towards 0; instead: {CODE_WITHOUT_DECAY}",
+            f"A_log, D, norms and biases (the first is {name}) and pulls A to −1, D and other "
+            "scales to 0 (in small models we saw no cost for A and D: notebook 16, Q1); instead: "
+            f"{CODE_WITHOUT_DECAY}",
             stacklevel=3,
         )
 

@@ -251,6 +251,7 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
         spoil(bias)
     (found,) = about(clinic.diagnose(model, batch).findings, "softplus of the bias of Δ")
     assert f"in {len(biases)} layers" in found.message
+    assert found.source == "notebook 16, Q2"
     assert ("lies in 0.693…0.693" in found.message) == (spoil is nn.init.zeros_)
     for bias in biases:
         init_dt_bias(bias)
@@ -337,7 +338,9 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     """
     model = ours()
     with (
-        pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
+        pytest.warns(
+            UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters.*16, Q1"
+        ) as told,
         clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path),
     ):
         pass
