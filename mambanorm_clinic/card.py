@@ -30,14 +30,19 @@ from mambanorm_clinic.card_checks import behaviour_of, checks_of, error_text, tw
 from mambanorm_clinic.card_page import NormCard
 from mambanorm_clinic.card_tables import comparison_rows, score_table, training_table
 from mambanorm_clinic.card_text import REFERENCE
-from mambanorm_study.advice.which_arm import check_pair, comparison_runs, comparison_seeds
+from mambanorm_study.advice.which_arm import comparison_runs, comparison_seeds
 from mambanorm_study.basics.extensions import files_to_import, set_imports
 from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
 from mambanorm_study.claims.claim import NONE
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_TASKS, planned_seeds
+from mambanorm_study.claims.plan import (
+    TRAINED_TASKS,
+    VERDICT_TASKS,
+    check_comparable,
+    planned_seeds,
+)
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, check_task, grid, unique
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
@@ -175,7 +180,7 @@ def _check_card_tasks(
         tasks = tuple(check_task(task) for task in check_names("tasks", tasks))
     other_arm = NONE if against != NONE else REFERENCE
     for task in tasks:
-        check_pair(against, other_arm, task)
+        check_comparable([against, other_arm], task, scale)
     return tasks
 
 

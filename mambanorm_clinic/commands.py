@@ -38,7 +38,7 @@ BYTES = 256  # vocabulary size of a model that reads bytes
     ),
     *arg.selection_options(
         "the number of recorded seeds of --against to compare on (default: 8, but 6 on images if "
-        "the norm is not built in), or a list of seeds: 76-83",
+        "the norm is not built in), or a list of seeds: 88-95",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,

@@ -197,6 +197,11 @@ class RunConfig:
                     f"{name}={getattr(self, name)!r} has no effect on a model without an SSM: "
                     f"leave it at {getattr(RunConfig, name)!r}"
                 )
+        if self.start and (self.dt_init, self.a_init) != ("mamba", "mamba"):
+            raise ValueError(
+                f"dt_init={self.dt_init!r} and a_init={self.a_init!r} have no effect with start: "
+                "the run starts from stored weights"
+            )
         if self.head_steps and not self.start:
             raise ValueError(
                 f"head_steps={self.head_steps} without start: name the run whose weights are frozen"

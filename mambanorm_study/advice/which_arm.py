@@ -23,11 +23,11 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
 from mambanorm_study.claims.claim import UNITS, compared_column
 from mambanorm_study.claims.evidence import RECORDED_TUNING_SEEDS, Evidence
-from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
+from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_comparable, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import grid, needed_runs, presets, recorded_results
-from mambanorm_study.tables import experiments, intervals, scores
+from mambanorm_study.tables import intervals, scores
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
@@ -206,31 +206,6 @@ SENTENCES = {
 NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
 
 
-def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
-    """Return the names under which the runs of `arm` and of `against` are stored.
-
-    Raises ValueError if the arms cannot be compared on the task: if both are the same arm, if one
-    is a Mamba and the other a Transformer, if the task is a regression, or if the task is a
-    language model and a norm of the arms sees later positions.
-    """
-    cells = grid.Cell.parse(arm), grid.Cell.parse(against)
-    arm, against = map(str, cells)
-    if arm == against:
-        raise ValueError(f"{arm} is compared with itself: give two different arms")
-    experiments.model_of([arm, against])
-    if presets.kind_of(task) == "table":
-        raise ValueError(
-            f"{task} is a regression, and the rule of the verdicts does not apply to regressions: "
-            "use `sweep`"
-        )
-    if presets.kind_of(task) == "language":
-        from mambanorm.norms import check_causal  # imported here, because other tasks need no torch
-
-        norms = [norm for cell in cells for norm in Arm.parse(cell.arm).norms]
-        check_causal(norms, "which a language model predicts")
-    return arm, against
-
-
 def comparison_seeds(
     against: str, task: str, scale: str, seeds: int | Iterable[int] | None
 ) -> list[int]:
@@ -257,7 +232,8 @@ def comparison_runs(
     An arm without a tuned learning rate needs tuning runs. An arm with a tuned learning rate needs
     test runs on `seeds`. frame: the run frame of known runs (one row per run).
     """
-    return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
+    arms = check_comparable([arm, against], task, scale)
+    return arm_runs(arms, task, seeds, Evidence(frame, scale))
 
 
 def compare(
@@ -281,7 +257,7 @@ def compare(
 
     seeds: as in `comparison_seeds`; if a list is given, the arms are compared only on its seeds.
     engine: arguments of `sweep` (scheduler, workers, client, progress). Raises ValueError for arms
-    that cannot be compared (`check_pair`), and RuntimeError if a run could not be trained.
+    that cannot be compared (`check_comparable`), and RuntimeError if a run could not be trained.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     rows = []
@@ -290,7 +266,7 @@ def compare(
         needed = partial(comparison_runs, arm, against, task, test_seeds, scale)
         known, failed, _ = needed_runs.train_needed(needed, scale, runs_dir, **engine)
         if len(failed):
-            number, first = plural(len(failed), "run"), failed.run_id.iloc[0]
+            number, first = plural(len(failed), "run"), failed.error.iloc[0]
             raise RuntimeError(f"{number} could not be trained, the first: {first}")
         if isinstance(seeds, Iterable):
             known = scores.select_test_seeds(known, test_seeds)
@@ -302,7 +278,7 @@ def comparison_row(
     arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str
 ) -> dict[str, object]:
     """Return one row of `compare` as a dict, from the runs in `frame`, without training."""
-    arm, against = check_pair(arm, against, task)
+    arm, against = check_comparable([arm, against], task, scale)
     row = compare_arms(arm, against, Evidence(frame, scale), task)
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief_answer(row, arm, against)

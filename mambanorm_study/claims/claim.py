@@ -129,6 +129,7 @@ class Claim:
     other_tasks: tuple[str, ...] = ()
     seeds: tuple[int, ...] = TEST_SEEDS
     further_seeds: tuple[int, ...] = ()
+    of_paper: bool = True  # False: its arms are not compared with the paper's numbers
 
     @property
     def kind(self) -> str:
@@ -138,7 +139,7 @@ class Claim:
     @property
     def compared_paper_task(self) -> str:
         """The paper's task with whose results we compare our results; "" if there is none."""
-        if self.id.startswith(("E", "Q")):  # about later models, or a question of readers
+        if not self.of_paper:
             return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 

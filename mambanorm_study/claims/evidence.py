@@ -21,6 +21,7 @@ from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.claims.claim import NONE, Claim, Comparison
 from mambanorm_study.runs.grid import (
     FIRST_TEST_SEED,
+    QUESTION_SEEDS,
     Cell,
     is_test_seed,
     is_tuning_seed,
@@ -254,8 +255,9 @@ class Evidence:
         return self.runs_at_lrs(arms, list(lrs.values()), task)
 
     def runs_at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms on a task, on the test seeds that all of the arms have. If
-        the arms share no test seed, or if `tuning` is set, their shared tuning seeds are used.
+        """Return the runs of these arms on a task, on the test seeds that all of the arms have;
+        QUESTION_SEEDS are used only if the arms share no other test seed. If the arms share no test
+        seed at all, or if `tuning` is set, their shared tuning seeds are used.
 
         lrs: one learning rate for each arm.
         """
@@ -263,6 +265,7 @@ class Evidence:
         runs = [self._arrays_of_arm(arm, lr, task) for arm, lr in zip(arms, lrs, strict=True)]
         seeds = _shared_seeds(runs)
         test_seeds = set(filter(is_test_seed, seeds))
+        test_seeds = test_seeds.difference(QUESTION_SEEDS) or test_seeds
         if self.tuning or not test_seeds:
             return _aligned(arms, runs, set(filter(is_tuning_seed, seeds)), lrs)
         return _aligned(arms, runs, test_seeds, lrs)

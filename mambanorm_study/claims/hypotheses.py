@@ -8,6 +8,8 @@ seeds. A changed claim needs a new version of the protocol (PROTOCOL.md).
 The unit pp means percentage points of accuracy. A growth by one decade is a factor of ten.
 """
 
+from dataclasses import replace
+
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.errors import unknown
 from mambanorm_study.basics.settings import FLAT
@@ -350,4 +352,4 @@ CLAIMS: dict[str, Claim] = {
 
 # Id → claim, for the claims about later models, judged by the same rule. Where texts say "all
 # claims", they mean CLAIMS, without the claims in BEYOND.
-BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}
+BEYOND: dict[str, Claim] = {claim.id: replace(claim, of_paper=False) for claim in BEYOND_CLAIMS}

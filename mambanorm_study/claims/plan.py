@@ -6,7 +6,7 @@ tested on the test seeds. The runs of a claim are therefore trained in two round
 for the arms that have no learning rate yet, then test runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import STUDY_SCALE, check_scale, default_scale
 from mambanorm_study.claims.claim import MAIN_TASK, Claim
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence, tasks_of
@@ -22,6 +23,9 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import (
     FIRST_TEST_SEED,
     LAST_TEST_SEED,
+    QUESTION_SEEDS,
+    Cell,
+    base_config,
     check_names,
     check_seeds,
     check_task,
@@ -29,6 +33,7 @@ from mambanorm_study.runs.grid import (
     unique,
 )
 from mambanorm_study.runs.needed_runs import TrainedRuns, train_needed
+from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.experiments import fixed_runs, inside_task, lr_grid, model_of
 from mambanorm_study.tables.summaries import with_summaries
@@ -84,13 +89,23 @@ def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
     """Return the given test seeds as a tuple.
 
-    seeds: a list of seeds, or a number n for the first n test seeds, e.g. 8 for 52 to 59. runs: the
-    field `runs` of the claim. Raises ValueError for a seed that is not a test seed. For claims with
-    fixed learning rates, every seed below 100 is allowed.
+    seeds: a list of seeds, or a number n for the first n test seeds, e.g. 8 for 52 to 59; this
+    number does not count QUESTION_SEEDS. runs: the field `runs` of the claim. Raises ValueError for
+    a seed that is not a test seed, and for a list in which only some seeds are in QUESTION_SEEDS,
+    because comparisons would leave these out. For claims with fixed learning rates, every seed
+    below 100 is allowed.
     """
     listed = tuple(check_seeds(seeds, "smoke"))
     if not isinstance(seeds, Iterable):
-        listed = tuple(seed + FIRST_TEST_SEED for seed in listed)
+        of_claims = set(range(FIRST_TEST_SEED, LAST_TEST_SEED + 1)) - set(QUESTION_SEEDS)
+        if len(listed) > len(of_claims):
+            raise ValueError(f"there are {len(of_claims)} test seeds, got {len(listed)}")
+        listed = tuple(sorted(of_claims)[: len(listed)])
+    elif runs == "tuned" and 0 < len(set(listed) & set(QUESTION_SEEDS)) < len(listed):
+        raise ValueError(
+            f"seeds {QUESTION_SEEDS[0]} to {QUESTION_SEEDS[-1]} are those of questions: give only "
+            f"these or none of them, got {', '.join(map(str, listed))}"
+        )
     first = FIRST_TEST_SEED if runs == "tuned" else 0
     wrong_seeds = [str(seed) for seed in listed if not first <= seed <= LAST_TEST_SEED]
     if wrong_seeds:
@@ -100,6 +115,30 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
             "the first test seeds, 52 to 59"
         )
     return listed
+
+
+def check_comparable(arms: Sequence[str], task: str, scale: str) -> list[str]:
+    """Return the names under which the runs of these arms or cells are stored.
+
+    Raises ValueError if they cannot be compared on the task: if two have the same settings, if one
+    is a Mamba and another a Transformer, if the task is a regression, or if the task is a language
+    model and a norm of the arms sees later positions.
+    """
+    if kind_of(check_task(task)) == "table":
+        raise ValueError(
+            f"{task} is a regression, and the rule of the verdicts does not apply to regressions: "
+            "use `sweep`"
+        )
+    names = {base_config(task, scale, arm=arm).run_id: str(Cell.parse(arm)) for arm in arms}
+    if len(names) < len(arms):
+        raise ValueError(f"{arms[0]} is compared with itself: give two different arms")
+    model_of(arms)
+    if kind_of(task) == "language":
+        from mambanorm.norms import check_causal  # imported here, because other tasks need no torch
+
+        norms = [norm for arm in arms for norm in Arm.parse(Cell.parse(arm).arm).norms]
+        check_causal(norms, "which a language model predicts")
+    return list(names.values())
 
 
 def tuning_runs(arm: str, task: str, evidence: Evidence) -> list[RunConfig]:

@@ -24,7 +24,7 @@ import pandas as pd
 from mambanorm.errors import WORD, unknown
 from mambanorm_study.basics.atomic import sha256
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.extensions import load_imports, set_imports
+from mambanorm_study.basics.extensions import ImportFailed, load_imports, set_imports
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
@@ -32,6 +32,7 @@ from mambanorm_study.claims.claim import UNITS, Claim, Comparison, compared_colu
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import (
     add_summaries,
+    check_comparable,
     check_test_seeds,
     is_tuned,
     tuning_runs,
@@ -39,20 +40,27 @@ from mambanorm_study.claims.plan import (
 from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import (
+    FIELDS_OUTSIDE_CELLS,
     QUESTION_SEEDS,
     Cell,
     base_config,
     check_once,
-    check_task,
     grid,
     unique,
 )
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
-from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import RESULTS, read_recorded
+from mambanorm_study.tables.plan import untrained_model
 from mambanorm_study.tables.scores import select_test_seeds
+from mambanorm_study.tables.summaries import OF_QUESTIONS
 
 FIELD_RESULTS = RESULTS / "field.parquet"
+
+
+# The columns of `scores` that a prediction can be about: those that every run has, and those that
+# are measured on QUESTION_SEEDS only.
+MEASURED_COLUMNS = ("growth", *OF_QUESTIONS)
+COLUMNS = ("score", "bits", *MEASURED_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,11 @@ class Prediction:
     weights: a map from the name of a cell to its weight. The statement is right if the weighted sum
     of the cells' scores is above zero: {"with norm": 1, "without": -1} says that the cell "with
     norm" is better. verdict: the expected verdict, one of "supported", "no gain", "opposite" and
-    "cannot tell". column, offset, smallest: what is compared, a number added to the sum, and the
-    smallest effect of interest (see Comparison); by default the accuracy and one point, on texts
-    the bits per character and 0.01 bits. changes: fields of RunConfig that differ for all cells,
-    such as {"n_layers": 8}.
+    "cannot tell". changes: fields of RunConfig that differ for all cells, such as {"n_layers": 8}.
+
+    By default accuracies are compared, and the smallest effect of interest is one point; on texts
+    the bits per character, and 0.01 bits. column, smallest: another quantity (COLUMNS) and its
+    smallest effect of interest. offset: a number that is added to the sum.
     """
 
     words: str
@@ -75,6 +84,26 @@ class Prediction:
     offset: float = 0.0
     smallest: float | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_kind("weights", self.weights, Mapping, "{'a': 1, 'b': -1}")
+        if self.verdict not in rule.WORDS:
+            raise unknown("verdict", self.verdict, rule.WORDS)
+        if self.column not in ("", *COLUMNS):
+            raise unknown("column", self.column, COLUMNS)
+        if self.column and not (self.smallest or 0) > 0:
+            raise ValueError(
+                f"column={self.column!r} needs smallest=, the smallest effect of interest, "
+                f"in {UNITS[self.column]}"
+            )
+        if not self.weights or (sum(self.weights.values()) and not self.offset):
+            raise ValueError(
+                "the weights must be those of a difference, such as {'a': 1, 'b': -1}, with the "
+                f"sum 0, got {dict(self.weights)}"
+            )
+        for name, value in self.changes.items():
+            if name in FIELDS_OUTSIDE_CELLS or not isinstance(value, int | float | str):
+                raise ValueError(f"changes cannot have {name}={value!r}: change it in the cells")
 
     @property
     def comparison(self) -> str:
@@ -92,9 +121,9 @@ class Question:
     """A question, the cells that are compared on a task, and predictions made before the runs.
 
     id: a word, the name of the answer's page. words: the question in one sentence. cells: a map
-    from a short name to a cell. asked: addresses where the question was asked. seeds: test seeds.
-    Raises ValueError for an unknown task, a cell that cannot be run or that has two names, a seed
-    that is not a test seed, and a prediction that is not about `cells`.
+    from a short name to a cell. asked: addresses where the question was asked. seeds: test seeds,
+    or a number n for the first n of QUESTION_SEEDS. Raises ValueError for an unknown task, cells
+    that cannot be compared, seeds that are not test seeds, and predictions about other cells.
     """
 
     id: str
@@ -103,29 +132,37 @@ class Question:
     predictions: Sequence[Prediction]
     task: str = "curves"
     asked: Sequence[str] = ()
-    seeds: Sequence[int] = QUESTION_SEEDS[:8]
+    seeds: int | Sequence[int] = 8
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(WORD, self.id):
+        if not isinstance(self.id, str) or not re.fullmatch(WORD, self.id):
             raise ValueError(f"the id of a question must be a word such as Q7, got {self.id!r}")
-        check_test_seeds(list(self.seeds))
-        check_task(self.task)
-        if kind_of(self.task) == "table":
-            raise ValueError(f"{self.task} is a regression, and the rule is not made for these")
-        for cell in self.cells.values():
-            base_config(self.task, STUDY_SCALE, arm=cell)
+        check_kind("cells", self.cells, Mapping, "{'name': 'RMSN>SSM>None'}")
+        seeds = QUESTION_SEEDS[: self.seeds] if isinstance(self.seeds, int) else self.seeds
         cells = {name: str(Cell.parse(cell)) for name, cell in self.cells.items()}
-        check_once("cell", list(cells.values()))
-        object.__setattr__(self, "cells", cells)
+        given = [self.predictions] if isinstance(self.predictions, Prediction) else self.predictions
+        asked = (self.asked,) if isinstance(self.asked, str) else tuple(self.asked)
+        for name, value in dict(
+            seeds=check_test_seeds(list(seeds)), cells=cells, predictions=tuple(given), asked=asked
+        ).items():
+            object.__setattr__(self, name, value)
+        check_comparable(list(cells.values()), self.task, STUDY_SCALE)
+        if not self.predictions:
+            raise ValueError("a question needs predictions: write down what you expect")
         for prediction in self.predictions:
-            check_kind("each of predictions", prediction, Prediction, "Prediction")
-            for name in prediction.weights:
-                if name not in self.cells:
-                    raise unknown("cell", name, self.cells)
-            if prediction.verdict not in rule.WORDS:
-                raise unknown("verdict", prediction.verdict, rule.WORDS)
-            if prediction.column not in ("", *UNITS):
-                raise unknown("column", prediction.column, UNITS)
+            check_kind("each of predictions", prediction, Prediction, "Prediction(…)")
+            self._check(prediction)
+
+    def _check(self, prediction: Prediction) -> None:
+        for name in prediction.weights:
+            if name not in self.cells:
+                raise unknown("cell", name, self.cells)
+            base_config(self.task, STUDY_SCALE, arm=self.cells[name], **prediction.changes)
+        if prediction.column in MEASURED_COLUMNS and not set(self.seeds) <= set(QUESTION_SEEDS):
+            raise ValueError(
+                f"{prediction.column} is measured on seeds {QUESTION_SEEDS[0]} to "
+                f"{QUESTION_SEEDS[-1]} only: leave out seeds="
+            )
 
     @property
     def claims(self) -> list[Claim]:
@@ -144,9 +181,10 @@ class Question:
                         {self.cells[name]: weight for name, weight in prediction.weights.items()},
                         prediction.column or column,
                         prediction.offset,
-                        smallest if prediction.smallest is None else prediction.smallest,
+                        prediction.smallest or smallest,
                     ),
                 ),
+                of_paper=False,
             )
             for number, prediction in enumerate(self.predictions, start=1)
         ]
@@ -178,13 +216,15 @@ class Question:
 
     def judge(self, frame: pd.DataFrame, scale: str = STUDY_SCALE) -> Answer:
         """Return the answer from a run frame; no run is trained."""
-        evidence = Evidence(select_test_seeds(frame, list(self.seeds)), scale)
-        verdicts = [
-            judge(
-                claim, Evidence(evidence, changes=prediction.changes, keep_lrs=True), task=self.task
-            )
-            for claim, prediction in zip(self.claims, self.predictions, strict=True)
-        ]
+        evidence = Evidence(select_test_seeds(frame, self.seeds), scale)
+        no_runs = Evidence(None, scale)
+        verdicts = []
+        for claim, prediction in zip(self.claims, self.predictions, strict=True):
+            settings = dict(changes=prediction.changes, keep_lrs=True)
+            verdict = judge(claim, Evidence(evidence, **settings), task=self.task)
+            # cells without test runs are compared on the tuning seeds, which is no answer
+            is_answer = verdict.main_row.fresh
+            verdicts.append(verdict if is_answer else judge(claim, no_runs, task=self.task))
         return Answer(self, verdicts)
 
 
@@ -216,7 +256,7 @@ class Answer:
                 {
                     "statement": prediction.words,
                     "predicted": prediction.verdict,
-                    "verdict": f"{verdict.as_text}{reason}" if row.n else f"not run{reason}",
+                    "verdict": f"{verdict.as_text}{reason}" if row.n else "no runs",
                     "difference": row.amount if row.n else "",
                     "seeds": row.n,
                     "failed": ", ".join(
@@ -238,7 +278,7 @@ class Answer:
     @property
     def summary(self) -> str:
         """How many predictions held, as a sentence."""
-        return f"{sum(self.held)} of {plural(len(self.held), 'prediction')} held."
+        return f"{sum(self.held)} of {len(self.held)} predictions held."
 
     def __str__(self) -> str:
         lines = [f"{self.question.id}: {self.question.words}"]
@@ -265,9 +305,11 @@ def ask(
 ) -> Answer:
     """Train the missing runs of a question and return the answer.
 
-    engine: the arguments scheduler, workers, client and progress of `sweep`. Raises RuntimeError if
-    a run could not be trained.
+    engine: the arguments scheduler, workers, client and progress of `sweep`. Raises ValueError for
+    a cell that the task's model cannot have, and RuntimeError if a run could not be trained.
     """
+    for cell in question.cells.values():
+        untrained_model(base_config(question.task, scale, arm=cell))
     known = known_answers(scale, runs_dir)
     trained = train_needed(partial(question.needed, scale), scale, runs_dir, known, **engine)
     if len(trained.failed):
@@ -277,19 +319,21 @@ def ask(
 
 
 def questions_in(file: str | Path) -> list[Question]:
-    """Import a Python file and return the questions that it defines.
+    """Import a Python file and return its QUESTION, or the list of its QUESTIONS.
 
-    Raises ValueError if the file cannot be imported or defines no question, and if it was edited
-    since this process imported it.
+    Raises ValueError if the file cannot be imported or has neither, and if it was edited since this
+    process imported it.
     """
     path = str(Path(file).resolve())
-    set_imports([path])
+    try:
+        set_imports([path])
+    except ImportFailed as error:
+        raise ValueError(str(error).removeprefix("--import ")) from error
     if load_imports()[path] != sha256(Path(path)):
         raise ValueError(f"{file} was edited after its import: restart the kernel")
     module = next(one for one in sys.modules.values() if getattr(one, "__file__", None) == path)
-    questions = [value for value in vars(module).values() if isinstance(value, Question)]
-    if not questions:
-        raise ValueError(
-            f"{file} defines no question: write QUESTION = Question(…), see notebook 16"
-        )
+    questions = getattr(module, "QUESTIONS", None) or [getattr(module, "QUESTION", None)]
+    if not all(isinstance(one, Question) for one in questions):
+        raise ValueError(f"{file} has no question: write QUESTION = Question(…), see notebook 16")
+    check_once("question", [one.id for one in questions])
     return questions

@@ -170,7 +170,7 @@ class Verdict:
         difference = f", not the paper's {paper_task}"
         if self.scale == "paper" and paper_task.lower().replace("-", "") == self.task:
             difference = ""
-        elif self.claim.id.startswith("E"):
+        elif not self.claim.of_paper:
             difference = ", a question that the paper does not ask"
         elif not paper_task:
             difference = ", a kind of task that the paper does not have"
@@ -370,8 +370,7 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """
     column, smallest = compared_column(task)
     comparison = minus(arm, against, column=column)
-    # The id starts with E, so that the arms are not compared with the paper's numbers.
-    claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
+    claim = Claim("", "", "", "", "", (comparison,), smallest=smallest, of_paper=False)
     row = _row(claim, comparison, evidence, task)
     if row.why:
         return row

@@ -76,10 +76,13 @@ def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return the names in a text of names separated by commas: "a, b" → ["a", "b"]."""
+    """Return the names in a text of names separated by commas: "a, b" → ["a", "b"].
+
+    A comma inside brackets, as in the settings of a cell, separates no names.
+    """
     from mambanorm_study.runs.grid import check_once
 
-    parts = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in re.split(r",(?![^\[{]*[\]}])", text)]
     if not all(parts):
         raise ValueError(f"{brief(text)} lacks a name: give names separated by commas")
     check_once("name", parts)

@@ -171,6 +171,11 @@ def parts(
     tasks are returned. questions: return the parts of the questions of notebook 16 instead.
     """
     if questions:
+        if seeds is not None or tasks is not None or scale != STUDY_SCALE:
+            raise ValueError(
+                f"the questions are recorded at scale {STUDY_SCALE}, on their tasks and seeds: "
+                "leave out --seeds and --tasks"
+            )
         return _question_parts(scale)
     test_seeds = None if seeds is None else check_test_seeds(seeds)
     if scale != STUDY_SCALE:

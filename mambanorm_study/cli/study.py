@@ -189,8 +189,8 @@ def record(options: argparse.Namespace) -> int:
     selection = dict(seeds=options.seeds, tasks=options.tasks, questions=options.questions)
     default_path = recorded_results.recorded_path(scale)
     path = Path(options.out or (FIELD_RESULTS if options.questions else default_path)).resolve()
-    known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     parts = recording.parts(scale, **selection)
+    known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     needed = grid.unique(config for part in parts for config in part.find_needed(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE, WORK, default_scale
+from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, print_arms, print_run, report_failed
 
@@ -126,7 +127,14 @@ def sweep(options: argparse.Namespace) -> int:
     from mambanorm_study.runs.sweep import sweep  # imported here, because a dry run needs no Dask
 
     frame = sweep(configs, **arg.sweep_options(options))
-    print_arms(frame)
+    # a cell's runs differ from its arm's in settings that the frame has no columns for
+    names = {
+        config.run_id: str(arm)
+        for arm in arms
+        if ";" in str(arm)
+        for config in grid([arm], tasks, scale=options.scale, seeds=options.seeds, **changes)
+    }
+    print_arms(frame.assign(arm=frame.run_id.map(names).fillna(frame.arm)))
     return report_failed(frame)
 
 
@@ -187,18 +195,20 @@ def compare(options: argparse.Namespace) -> int:
 )
 def ask(options: argparse.Namespace) -> int:
     """Answer a question of yours by the rule of the verdicts, and write a page about it."""
-    from mambanorm_study.claims import question as asking
+    from mambanorm_study.claims.question import ask, known_answers, questions_in
     from mambanorm_study.report.answer_page import save_answer
 
     scale = options.scale or STUDY_SCALE
-    known = asking.known_answers(scale, options.runs_dir)
+    known = known_answers(scale, options.runs_dir)
     known_ids = set(known.get("run_id", ()))
-    questions = asking.questions_in(options.file)
+    questions = questions_in(options.file)
     planned = [run for one in questions for run in one.needed(scale, known, is_plan=True)]
-    if not may_train([run for run in planned if run.run_id not in known_ids], options):
+    missing = [run for run in planned if run.run_id not in known_ids]
+    print(f"{len(planned) - len(missing)} of {plural(len(planned), 'run')} are known")
+    if not may_train(missing, options):
         return 0
     for question in questions:
-        answer = asking.ask(question, scale=scale, **arg.sweep_options(options))
+        answer = ask(question, scale=scale, **arg.sweep_options(options))
         print(answer)
         path = save_answer(answer, options.out or WORK / "reports" / "questions")
         print(f"The page is at {path}")

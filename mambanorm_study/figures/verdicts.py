@@ -54,25 +54,25 @@ class Row(NamedTuple):
 
 @styled
 def fig_verdicts(
-    verdicts: Sequence, title: str = "Every claim, every verdict", *, by_word: bool = True
+    verdicts: Sequence, title: str = "Every claim, every verdict", *, in_order: bool = False
 ) -> StudyFigure:
     """Return a figure of the comparison that decides each verdict, with its interval: one row per
     claim and task, with the claim in words.
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
-    empty row. by_word: False keeps the order of the verdicts, and draws one panel for each unit.
+    empty row. in_order: keep the order of the verdicts, and draw one panel for each unit.
     Raises ValueError if `verdicts` is empty.
     """
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     words = list(WORD_MEANINGS)
-    if by_word:
+    if not in_order:
         verdicts = sorted(verdicts, key=lambda verdict: words.index(verdict.word))
     panels: dict[str, list[Row]] = {unit: [] for unit in SHARED_UNITS}
     for verdict in verdicts:
         unit = verdict.main_row.unit
-        panel = unit if unit in SHARED_UNITS or not by_word else verdict.claim.id
+        panel = unit if unit in SHARED_UNITS or in_order else verdict.claim.id
         panels.setdefault(panel, []).append(_row_of_verdict(verdict))
     rows = [panel for panel in panels.values() if panel]
     heights = [0.75 + 0.56 * len(panel) for panel in rows]

@@ -16,7 +16,7 @@ from mambanorm_study.tables.run_tables import markdown_table
 def answer_html(answer: Any) -> str:
     """Return the page of an `Answer`: its figure, the predictions and verdicts, and the cells."""
     question = answer.question
-    figure = fig_verdicts(answer.verdicts, question.words, by_word=False)
+    figure = fig_verdicts(answer.verdicts, question.words, in_order=True)
     picture = base64.b64encode(figure._repr_png_()).decode()
     asked = ", ".join(question.asked)
     text = "\n\n".join(
@@ -26,9 +26,11 @@ def answer_html(answer: Any) -> str:
             markdown_table(answer.table.set_index("statement")),
             "## The cells",
             markdown_table(answer.cells.set_index("name")),
-            f"Task {question.task}. {answer.verdicts[0].scale} scale. The rule is that of "
-            f"mambanorm_study/claims/PROTOCOL.md. {datetime.now():%d %B %Y}, "
-            f"{machine.versions()}, {machine.machine()}.",
+            "## How it was judged",
+            f"By the rule of mambanorm_study/claims/PROTOCOL.md, on {question.task} at scale "
+            f"{answer.verdicts[0].scale}, seeds {', '.join(map(str, question.seeds))}.",
+            *dict.fromkeys(f"- {note}" for one in answer.verdicts for note in one.footnotes),
+            f"{datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}.",
         ]
     )
     title = f"{question.id}: {question.words}"

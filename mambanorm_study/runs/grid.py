@@ -1,8 +1,8 @@
 """Makes configs from a task, a scale, arms and seeds.
 
 An arm, e.g. RMSN>SSM>GN, states the norms before and after the SSM of a Mamba block. A cell is an
-arm with changed settings, e.g. `RMSN>SSM>GN; n_layers=8`; wherever arms are trained or compared,
-cells may be given. An experiment is a list of configs that plain Python code builds
+arm with changed settings, e.g. `RMSN>SSM>GN; n_layers=8`; base_config, grid and comparisons take
+cells in place of arms. An experiment is a list of configs that plain Python code builds
 (tables/experiments.py).
 """
 
@@ -27,8 +27,8 @@ def arms(*texts: str) -> list[Arm]:
     return [Arm.parse(text) for text in texts]
 
 
-# Fields of RunConfig that --set cannot change, because each field has an option of its own, and
-# fields that a cell cannot change: its learning rate is tuned.
+# Fields that --set cannot change, because they have their own options, and fields that a cell
+# cannot change, because its learning rate is tuned.
 FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 FIELDS_OUTSIDE_CELLS = (*FIELDS_WITH_OPTIONS, "lr")
 
@@ -75,14 +75,14 @@ class Cell(NamedTuple):
         The options of a preset (`preset:VMamba`) become changes. Raises ValueError for an unknown
         arm or field, and for a value that the field does not have.
         """
-        arm, *pairs = text.split(";")
-        changes = parse_changes(pairs, "a cell", FIELDS_OUTSIDE_CELLS)
-        name = arm.strip().removeprefix("preset:").strip()
-        if arm.strip().startswith("preset:") and name in PRESETS and PRESETS[name].options:
+        arm, *pairs = map(str.strip, str(text).split(";"))
+        changes = parse_changes(list(filter(None, pairs)), "a cell", FIELDS_OUTSIDE_CELLS)
+        name = arm.removeprefix("preset:").strip()
+        if arm.startswith("preset:") and name in PRESETS and PRESETS[name].options:
             changes = {"norm_options": dict(PRESETS[name].options), **changes}
         if changes:
             RunConfig(**changes)  # raises ValueError for a wrong value
-        return cls(str(Arm.parse(arm)), changes)
+        return cls(str(Arm.parse(arm)), dict(sorted(changes.items())))
 
     def __str__(self) -> str:
         return "; ".join([self.arm, *self._changes_as_text])
@@ -197,7 +197,7 @@ def grid(
 
 # Arms are compared on the seeds 52…99. Learning rates are chosen on the seeds 0…51 and 100…199.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
-# The test seeds of questions (claims/question.py); no claim has them.
+# The test seeds of questions (claims/question.py). No claim about tuned arms is planned on them.
 QUESTION_SEEDS = tuple(range(76, 88))
 
 

@@ -206,7 +206,7 @@ def after_step(
 ) -> bool:
     """Record a step; evaluate and save a checkpoint when due. Return True if the run ends early."""
     row = state.curve[-1]
-    if config.a_floor:
+    if config.a_floor and step > config.head_steps:
         ssm_parameters.apply_floor(state.model, config.a_floor)
     if state.averaged is not None:
         state.averaged.update_parameters(state.model)

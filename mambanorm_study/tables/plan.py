@@ -68,7 +68,7 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     TypeError if config is not a RunConfig.
     """
     check_kind("config", config, RunConfig, "base_config")
-    model, shape = _untrained_model(config)
+    model, shape = untrained_model(config)
     parameters = sum(p.numel() for p in model.parameters())
     flops_per_step = 3 * config.batch_size * row_flops(model, shape.length)
     seconds_per_step = activation_bytes = math.nan
@@ -112,7 +112,7 @@ def table_text(table: pd.DataFrame) -> str:
     return markdown_table(texts.fillna("–").set_index("task"))
 
 
-def _untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
+def untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
     """Return the untrained model of a config and the shape of its data.
 
     Raises ValueError if the batch is larger than the data, and if training the model needs more
@@ -220,7 +220,7 @@ def dry_run(
     writable_folder(folder, "the run store")
     # of the runs that differ only in seed and learning rate, one run is checked
     for config in {config.but(seed=0, lr=1.0): config for config in missing}.values():
-        _untrained_model(config)
+        untrained_model(config)
     return f"{text}\n{estimate_time(missing, workers=workers, scheduler=scheduler)[1]}"
 
 

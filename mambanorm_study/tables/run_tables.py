@@ -247,11 +247,11 @@ def interval_in_words(low: float, high: float) -> str:
 
 def markdown_table(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table whose first column is the index. Each cell is written by
-    `str`; a bar in a cell, as in |A|, is escaped.
+    `str` on one line, and a bar in it, as in |A|, is escaped.
     """
     head = [frame.index.name or "", *frame.columns]
     rows = [head, ["---"] * len(head), *frame.itertuples(name=None)]
-    texts = ([str(cell).replace("|", r"\|") for cell in cells] for cells in rows)
+    texts = ([" ".join(str(cell).split()).replace("|", r"\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)
 
 

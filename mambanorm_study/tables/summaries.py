@@ -180,7 +180,11 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
 
 def question_facts(run: StoredRun) -> dict[str, float]:
     """Return the columns OF_QUESTIONS of a run; without an SSM, only steps_to_loss."""
-    from mambanorm_study.runs.ssm_parameters import A_LOG, SKIP, named  # this imports torch
+    from mambanorm_study.runs.ssm_parameters import (  # this imports torch
+        A_LOG_NAMES,
+        D_NAMES,
+        parameters_named,
+    )
 
     steps, losses = float(run.config.steps), run.curves.dropna(subset=["val_loss"])
     reached = np.flatnonzero(losses.val_loss <= LOSS_TO_REACH)
@@ -190,9 +194,10 @@ def question_facts(run: StoredRun) -> dict[str, float]:
         steps = float(np.interp(-LOSS_TO_REACH, -around.val_loss, around.step))
     facts = {"steps_to_loss": steps}
     weights = run.checkpoint.items()
-    A, D = ([value.flatten() for value in named(weights, names)] for names in (A_LOG, SKIP))
-    if A:
-        A, D = np.exp(np.concatenate(A)), np.concatenate(D)
+    A_log = [value.flatten() for value in parameters_named(weights, A_LOG_NAMES)]
+    D = [value.flatten() for value in parameters_named(weights, D_NAMES)]
+    if A_log:
+        A, D = np.exp(np.concatenate(A_log)), np.concatenate(D)
         facts |= {"smallest_a": A.min(), "largest_a": A.max(), "mean_d": D.mean()}
     return {name: float(value) for name, value in facts.items()}
 

@@ -9,6 +9,7 @@ import pytest
 import mambanorm_study as study
 from mambanorm_study.claims import field, question as asking, rule
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
+from mambanorm_study.claims.plan import check_test_seeds
 from mambanorm_study.claims.question import Prediction, Question
 from mambanorm_study.claims.verdict import judge
 from mambanorm_study.cli import recording
@@ -71,7 +72,7 @@ def decayed(rows: pd.DataFrame) -> list[bool]:
 
 
 def test_a_cell_is_an_arm_with_settings_and_reads_what_it_writes():
-    text = 'RMSN>SSM>GN; n_layers=8; dt_init=zero; norm_options={"n2": {"groups": 2}}'
+    text = 'RMSN>SSM>GN; dt_init=zero; n_layers=8; norm_options={"n2": {"groups": 2}}'
     cell = Cell.parse(text)
     assert cell.arm == "RMSN>SSM>GN"
     assert cell.changes == {
@@ -81,7 +82,7 @@ def test_a_cell_is_an_arm_with_settings_and_reads_what_it_writes():
     }
     assert str(cell) == text
     assert Cell.parse(str(cell)) == cell
-    assert cell.label.startswith("RMSN→GN; n_layers=8")
+    assert cell.label.startswith("RMSN→GN; dt_init=zero; n_layers=8")
     assert Cell.parse("RMSN>SSM>GN") == ("RMSN>SSM>GN", {})
     preset = base_config("curves", "smoke", arm="preset:Falcon-Mamba")
     assert preset.norm_options  # a preset's options are part of its cell
@@ -101,6 +102,7 @@ def test_a_cell_is_an_arm_with_settings_and_reads_what_it_writes():
         ("RMSN>SSM>None; seed=3", "unknown field for a cell 'seed'"),
         ("RMSN>SSM>Non; n_layers=8", "unknown norm 'Non'"),
         ("RMSN>SSM>None; d_state=4; d_state=8", "d_state' is given twice"),
+        ("RMSN>SSM>None; start=0123456789abcdef; dt_init=zero", "no effect with start"),
     ],
 )
 def test_a_cell_that_cannot_be_run_is_refused(cell, message):
@@ -120,8 +122,18 @@ def test_two_cells_are_compared_as_two_arms_are(store):
     assert row.n == 6
     depths = study.load_runs(scale="smoke").groupby("n_layers").size()
     assert depths.to_dict() == {2: 18, 3: 18}  # three rates on four seeds, and six test seeds
-    with pytest.raises(ValueError, match="compared with itself"):
-        study.compare(deep, "None>SSM>GN;n_layers=3", "curves", **engine)
+    for same in ("None>SSM>GN;n_layers=3;", "None>SSM>GN; d_state=4; n_layers=3"):
+        with pytest.raises(ValueError, match="compared with itself"):
+            study.compare(deep, same, "curves", **engine)
+
+
+def test_cells_are_listed_apart_when_they_are_swept(store, capsys):
+    cells = "RMSN>SSM>None,RMSN>SSM>None; betas=[0.8,0.9]; dt_init=zero"
+    call = ["sweep", "--arms", cells, "--tasks", "curves", "--scale", "smoke", "--seeds", "2"]
+    assert main([*call, "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("(2 runs") == 2
+    assert "RMSN>SSM>None; betas=[0.8,0.9]; dt_init=zero" in out
 
 
 # planning
@@ -201,28 +213,86 @@ def test_runs_on_the_seeds_of_claims_have_no_part_in_a_question():
     assert question.judge(both, "smoke").table.equals(question.judge(frame, "smoke").table)
 
 
+def test_runs_of_questions_have_no_part_in_a_claim_or_in_a_comparison():
+    frame = known_rows(make_question())
+    claim_seeds = [
+        base_config("curves", "smoke", arm=cell, seed=seed, lr=lr_grid("curves", "smoke")[1])
+        for cell in make_question().cells.values()
+        for seed in range(52, 58)
+    ]
+    names = ["plain"] * 6 + ["decayed"] * 6
+    tested = planted_frame(rows_of(claim_seeds).assign(arm=names), {"decayed": 5.0})
+    both = pd.concat([frame, tested.assign(arm="RMSN>SSM>None")], ignore_index=True)
+    row = judge(make_question().claims[0], both, scale="smoke", task="curves").main_row
+    assert row.n == 6
+    assert row.word == "opposite"  # as in `tested`; in `frame` plain is better
+    assert make_question().judge(both, "smoke").verdicts[0].word == "supported"
+    assert check_test_seeds(25)[-2:] == (75, 88)
+    assert not set(check_test_seeds(36)) & set(QUESTION_SEEDS)
+
+
 def test_a_question_that_was_not_run_says_so():
-    answer = make_question().judge(pd.DataFrame(), "smoke")
-    assert answer.table.verdict.str.startswith("not run").all()
-    assert answer.held == [False, False]
+    tuned = known_rows(
+        make_question(), rounds=1
+    )  # tuning runs, on which both cells could be compared
+    for frame in (pd.DataFrame(), tuned):
+        answer = make_question().judge(frame, "smoke")
+        assert set(answer.table.verdict) == {"no runs"}
+        assert answer.held == [False, False]
+        assert answer.summary == "0 of 2 predictions held."
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"id": "../Q9"}, "the id of a question must be a word such as Q7"),
-        ({"cells": {"plain": DECAYED, "decayed": DECAYED.replace(" ", "")}}, "is given twice"),
+        ({"id": 7}, "the id of a question must be a word such as Q7"),
+        ({"cells": {"plain": DECAYED, "decayed": DECAYED.replace(" ", "")}}, "with itself"),
+        ({"cells": {"plain": "RMSN>SSM>None; n_layers=4", "decayed": "RMSN>SSM>None"}}, "itself"),
+        ({"cells": {"plain": "RMSN>MHA>None", "decayed": DECAYED}}, "compare arms of one model"),
+        ({"cells": {"plain": "RMSN>SSM>BN", "decayed": DECAYED}, "task": "pydoc"}, "BN"),
         ({"task": "nothing"}, "unknown task 'nothing'"),
         ({"task": "energy"}, "energy is a regression"),
         ({"seeds": [3]}, "test seeds are 52 to 99, got 3"),
+        ({"seeds": range(70, 80)}, "seeds 76 to 87 are those of questions: give only these"),
         ({"cells": {"plain": "RMSN>SSM>None"}}, "unknown cell 'decayed'"),
-        ({"predictions": [Prediction("x", {"plain": 1}, "yes")]}, "unknown verdict 'yes'"),
-        ({"predictions": [Prediction("x", {"plain": 1}, "no gain", "acc")]}, "unknown column"),
+        ({"predictions": []}, "a question needs predictions"),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         make_question(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"verdict": "yes"}, "unknown verdict 'yes'"),
+        ({"column": "sharpening", "smallest": 1.0}, "unknown column 'sharpening'"),
+        ({"column": "growth"}, "column='growth' needs smallest=.*decades in 8 blocks"),
+        ({"column": "growth", "smallest": -1.0}, "column='growth' needs smallest="),
+        ({"weights": {"plain": 1}}, "the weights must be those of a difference"),
+        ({"weights": {}}, "the weights must be those of a difference"),
+        ({"changes": {"lr": 1e-3}}, "changes cannot have lr=0.001"),
+        ({"changes": {"norm_options": {"groups": 2}}}, "changes cannot have norm_options="),
+    ],
+)
+def test_a_prediction_that_says_nothing_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Prediction(**{"words": "x", "weights": {"a": 1, "b": -1}, "verdict": "no gain", **changes})
+
+
+def test_a_prediction_must_fit_its_question():
+    plain = {"plain": 1, "decayed": -1}
+    with pytest.raises(ValueError, match="'decay_ssm' is given twice"):
+        make_question(predictions=[Prediction("x", plain, "no gain", changes={"decay_ssm": 1.0})])
+    grown = Prediction("x", plain, "no gain", column="growth", smallest=0.25)
+    with pytest.raises(ValueError, match="growth is measured on seeds 76 to 87 only"):
+        make_question(predictions=[grown], seeds=range(52, 60))
+    question = make_question(predictions=grown, asked="https://example.org", seeds=12)
+    assert question.predictions == (grown,)
+    assert question.asked == ("https://example.org",)
+    assert question.seeds == QUESTION_SEEDS
 
 
 # asking
@@ -257,7 +327,7 @@ def test_a_question_of_yours_is_trained_answered_and_written_to_a_page(store, tm
 
 def test_a_cell_that_the_model_of_the_task_cannot_have_is_named(store):
     cells = {"plain": "RMSN>SSM>None", "decayed": "RMSN>SSM>None; merge=mean"}
-    with pytest.raises(RuntimeError, match="12 runs could not be trained.*merge='mean' has no eff"):
+    with pytest.raises(ValueError, match="merge='mean' has no effect on the SequenceClassifier"):
         asking.ask(make_question(cells=cells), scale="smoke", workers=0, progress=False)
 
 
@@ -280,7 +350,7 @@ def test_on_texts_a_prediction_is_about_bits():
 def test_a_file_without_a_question_is_refused(tmp_path):
     file = tmp_path / "no_question_of_tests.py"
     file.write_text("x = 1\n")
-    with pytest.raises(ValueError, match="defines no question: write QUESTION = Question"):
+    with pytest.raises(ValueError, match="has no question: write QUESTION = Question"):
         asking.questions_in(file)
 
 
@@ -295,7 +365,6 @@ def test_the_questions_have_sources_predictions_and_seeds_that_no_claim_has(ques
         if claim.runs == "tuned":
             assert not set(claim.seeds + claim.further_seeds) & set(question.seeds)
     for claim in question.claims:
-        assert sum(claim.comparisons[0].weights.values()) in (0, -1)
         assert claim.comparisons[0].weights
 
 
@@ -367,7 +436,10 @@ def test_the_recording_of_questions_has_its_own_parts_and_file(store, tmp_path, 
     listed = capsys.readouterr().out
     places = [listed.index(f"{name}, ") for name in ("Q1", "Q2", "Q5", "Q4", "Q3", "Q6")]
     assert places == sorted(places)
-    parts = recording.parts("smoke", questions=True)
+    for wrong in (["--tasks", "digits"], ["--seeds", "52-57"], ["--scale", "smoke"]):
+        assert main(["record", "--questions", "--scale", "evening", *wrong]) == 2
+        assert "leave out --seeds and --tasks" in capsys.readouterr().err
+    parts = recording.parts("evening", questions=True)
     assert sum(len(part.seeds) for part in parts) == sum(
         len(question.seeds) for question in field.QUESTIONS.values()
     )

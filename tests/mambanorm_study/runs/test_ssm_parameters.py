@@ -8,7 +8,12 @@ import torch
 from mambanorm_study import base_config, load_task, train
 from mambanorm_study.config import DEFAULTS, SSM_FIELDS
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.ssm_parameters import A_LOG, DT_BIAS, SKIP, named
+from mambanorm_study.runs.ssm_parameters import (
+    A_LOG_NAMES,
+    D_NAMES,
+    DT_BIAS_NAMES,
+    parameters_named,
+)
 from mambanorm_study.runs.training_state import optimizer_of
 
 MODELS = {
@@ -31,10 +36,13 @@ def model_of(config):
 def test_only_the_named_parameters_start_elsewhere(name):
     as_usual = model_of(config_of(name)).state_dict()
     changed = model_of(config_of(name, dt_init="zero", a_init="ones")).state_dict()
-    biases, decays = named(changed.items(), DT_BIAS), named(changed.items(), A_LOG)
+    biases, decays = (
+        parameters_named(changed.items(), DT_BIAS_NAMES),
+        parameters_named(changed.items(), A_LOG_NAMES),
+    )
     assert len(biases) == len(decays) == 2  # one for each block
     assert all((value == 0).all() for value in biases + decays)
-    endings = tuple(f".{end}" for end in DT_BIAS + A_LOG)
+    endings = tuple(f".{end}" for end in DT_BIAS_NAMES + A_LOG_NAMES)
     for key, value in as_usual.items():
         assert torch.equal(value, changed[key]) != key.endswith(endings), key
 
@@ -53,7 +61,7 @@ def test_a_and_d_get_the_weight_decay_that_they_are_given_and_no_other_parameter
         for group in optimizer_of(model, config.but(decay_ssm=0.0)).param_groups
         for value in group["params"]
     }
-    ssm = {id(value) for value in named(model.named_parameters(), A_LOG + SKIP)}
+    ssm = {id(value) for value in parameters_named(model.named_parameters(), A_LOG_NAMES + D_NAMES)}
     assert len(ssm) == 4
     assert decays == plain | dict.fromkeys(ssm, 0.3)
     assert all(plain[one] == 0 for one in ssm)
@@ -65,9 +73,9 @@ def test_decay_pulls_d_to_zero_and_a_to_one():
         train(config_of("curves", **changes)).checkpoint
         for changes in (strong, {**strong, "decay_ssm": 0.0})
     )
-    for names in (A_LOG, SKIP):
+    for names in (A_LOG_NAMES, D_NAMES):
         sizes = [
-            torch.cat([v.flatten() for v in named(weights.items(), names)]).abs().mean()
+            torch.cat([v.flatten() for v in parameters_named(weights.items(), names)]).abs().mean()
             for weights in (decayed, free)
         ]
         assert sizes[0] < 0.5 * sizes[1]
@@ -77,7 +85,9 @@ def test_decay_pulls_d_to_zero_and_a_to_one():
 def test_no_a_is_below_the_floor_after_training(changes):
     floor = 1.5  # some of A start below it, at 1
     weights = train(config_of("curves", a_floor=floor, **changes)).checkpoint
-    values = torch.cat([value.flatten() for value in named(weights.items(), A_LOG)]).exp()
+    values = torch.cat(
+        [value.flatten() for value in parameters_named(weights.items(), A_LOG_NAMES)]
+    ).exp()
     assert values.min() == pytest.approx(floor)
     assert values.max() > 2 * floor
 
