@@ -1,12 +1,14 @@
 """Claims about questions: cells are tuned and judged as arms are, and predictions are kept."""
 
 import math
+import subprocess
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 import mambanorm_study as study
+from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.claims import field, question as asking, rule
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import check_test_seeds
@@ -17,6 +19,7 @@ from mambanorm_study.cli.main import main
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.answer_page import save_answer
 from mambanorm_study.runs.grid import QUESTION_SEEDS, Cell, base_config, setting_id
+from mambanorm_study.runs.recorded_results import read_recorded
 from mambanorm_study.tables.experiments import lr_grid
 from mambanorm_study.tables.summaries import question_facts
 from tests.planted import planted_frame, rows_of
@@ -443,3 +446,18 @@ def test_the_recording_of_questions_has_its_own_parts_and_file(store, tmp_path, 
     assert sum(len(part.seeds) for part in parts) == sum(
         len(question.seeds) for question in field.QUESTIONS.values()
     )
+
+
+def test_the_predictions_are_those_that_were_committed_before_the_runs():
+    (commit,) = set(read_recorded(asking.FIELD_RESULTS).protocol_commit)
+    source = subprocess.run(
+        ["git", "show", f"{commit}:mambanorm_study/claims/field.py"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    if source.returncode:
+        pytest.skip(f"the history of this checkout does not have commit {commit}")
+    committed: dict = {}
+    exec(source.stdout, committed)
+    assert committed["QUESTIONS"] == field.QUESTIONS
