@@ -82,20 +82,6 @@ def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
     return sigma[np.abs(steps - step).argmin()]
 
 
-def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
-    """Return a map with four numbers that describe singular values, `sigma` (layers, k).
-
-    within: variance inside a layer, averaged over the layers. between: variance of the layers'
-    means. sigma_1_first, sigma_1_last: largest singular value of the first and the last layer.
-    """
-    return {
-        "within": float(np.nanvar(sigma, axis=1).mean()),
-        "between": float(np.nanmean(sigma, axis=1).var()),
-        "sigma_1_first": float(sigma[0, 0]),
-        "sigma_1_last": float(sigma[-1, 0]),
-    }
-
-
 def part_norms(block: Block) -> list[float]:
     """Return the L2 norms of the weights of a block's four parts (Appendix B of the paper)."""
     parts = next(parts for kind, parts in PARTS.items() if isinstance(block, kind))

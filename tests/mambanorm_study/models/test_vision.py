@@ -19,7 +19,7 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import count_positions, train
 from mambanorm_study.runs.training_state import optimizer_of
-from mambanorm_study.runs.weight_log import part_norms, spectrum_spread
+from mambanorm_study.runs.weight_log import part_norms
 from mambanorm_study.tasks import load_task
 
 B, D, H, W = 3, 8, 5, 7
@@ -381,7 +381,7 @@ def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
     assert np.isnan(sigma[:, 0, 8:]).all()
     assert np.isfinite(sigma[:, 0, :8]).all()
     assert np.isfinite(sigma[:, 1]).all()
-    assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
+    assert np.nanvar(sigma[-1]) > 0
     with pytest.raises(
         ValueError, match=r"down_sample=\(1,\) has no effect on the SequenceClassifier"
     ):
