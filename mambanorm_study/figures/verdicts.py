@@ -61,7 +61,8 @@ def fig_verdicts(
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
-    empty row. in_order: keep the order of the verdicts, and draw one panel for each unit.
+    empty row. in_order: keep the order of the verdicts, draw one panel for each unit, and leave the
+    comparisons out, because the sentences say them.
     Raises ValueError if `verdicts` is empty.
     """
     if not verdicts:
@@ -73,7 +74,7 @@ def fig_verdicts(
     for verdict in verdicts:
         unit = verdict.main_row.unit
         panel = unit if unit in SHARED_UNITS or in_order else verdict.claim.id
-        panels.setdefault(panel, []).append(_row_of_verdict(verdict))
+        panels.setdefault(panel, []).append(_row_of_verdict(verdict, not in_order))
     rows = [panel for panel in panels.values() if panel]
     heights = [0.75 + 0.56 * len(panel) for panel in rows]
     fig, axes = new_figure(len(rows), 1, height=sum(heights) + 0.9, height_ratios=heights)
@@ -96,17 +97,16 @@ def fig_verdicts(
     )
 
 
-def _row_of_verdict(verdict) -> Row:
+def _row_of_verdict(verdict, with_comparison: bool) -> Row:
     """Return the row of a verdict. The row's note gives the effect, the paper's number, the
-    comparison, and the reason if the word is "cannot tell" or "no word".
+    comparison (if `with_comparison`), and the reason if the word is "cannot tell" or "no word".
     """
     row, star, note = verdict.main_row, "", verdict.reason or "not run"
     if verdict.n:
         paper = f"; paper {row.paper:+.1f}".replace("-", "−") if np.isfinite(row.paper) else ""
         reason = fill(verdict.reason, 60, max_lines=1, placeholder=" …")
-        note = (
-            f"{row.amount}{paper}\n{row.comparison}, {verdict.task}; {verdict.claim.id}\n{reason}"
-        )
+        comparison = f"{row.comparison}, {verdict.task}; {verdict.claim.id}\n"
+        note = f"{row.amount}{paper}\n{comparison if with_comparison else ''}{reason}"
         star = "" if row.fresh else " *"
     name = fill(verdict.claim.words, 52)
     return Row(name, row, verdict.word, verdict.as_text + star, note.rstrip())
