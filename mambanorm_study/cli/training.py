@@ -134,7 +134,8 @@ def sweep(options: argparse.Namespace) -> int:
         if ";" in str(arm)
         for config in grid([arm], tasks, scale=options.scale, seeds=options.seeds, **changes)
     }
-    print_arms(frame.assign(arm=frame.run_id.map(names).fillna(frame.arm)))
+    shown = [names.get(run_id, arm) for run_id, arm in zip(frame.run_id, frame.arm, strict=True)]
+    print_arms(frame.assign(arm=shown))
     return report_failed(frame)
 
 
