@@ -6,6 +6,8 @@ that judge them. The runs are at the default scale, in data/results/field.parque
 
 A cell that is an arm of the study keeps its learning rate. Predictions about 1,200 steps, eight
 blocks or another number of training rows keep the learning rates of the unchanged settings.
+Q4 averages four directions, where Vim has two. Q6 ends at 3,500 rows, all that the task has. Q1 and
+Q5 have twelve test seeds, the others eight.
 
 Seen before the predictions: every recorded run of the claims, among them those of claim E3s, which
 is the first comparison of Q5 on other seeds; and three runs on seed 300 (RMSN→None and RMSN→DyT on
