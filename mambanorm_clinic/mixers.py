@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mambanorm.block import DT_MAX, DT_MIN
 from mambanorm.inside import blocks_of
-from mambanorm_clinic.symptoms import BIAS_SOURCE, NEGLIGIBLE, SMALL_A_SOURCE, Symptom
+from mambanorm_clinic.symptoms import BIAS_SOURCE, FAILURE_SOURCE, NEGLIGIBLE, Symptom
 from mambanorm_study.basics.text import plural
 
 MAMBA_1 = {"in_proj", "x_proj", "dt_proj", "out_proj"}
@@ -217,7 +217,7 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
                 f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan only "
                 "sums up its input and forgets nothing"
             )
-            faults["A"].append(Symptom("serious", path, message, NEW_A_LOG, SMALL_A_SOURCE))
+            faults["A"].append(Symptom("serious", path, message, NEW_A_LOG, FAILURE_SOURCE))
         is_constant = len(delta) > 1 and high - low <= 1e-6 * high
         if (
             is_constant

@@ -277,7 +277,7 @@ class Answer:
 
     @property
     def summary(self) -> str:
-        """How many predictions held, as a sentence."""
+        """The number of predictions that held, as a sentence."""
         return f"{sum(self.held)} of {len(self.held)} predictions held."
 
     def __str__(self) -> str:

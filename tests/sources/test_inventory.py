@@ -38,5 +38,6 @@ def test_each_of_the_34_items_has_its_row_and_its_test():
         assert file == stated_file, item
         assert docstring.startswith(f'{place}: "'), item  # the place, then its words
         assert "assert_shown(" in code, item
+        assert ", ?" not in notebooks, f"{item} names no section"
         for notebook in re.findall(r"notebooks/(\w+)\.ipynb", notebooks):
             assert f"'{notebook}'" in code, (item, notebook)
