@@ -171,7 +171,7 @@ class Question:
         return [
             Claim(
                 id=f"{self.id}.{number}",
-                words=f"{prediction.words} (predicted: {prediction.verdict})",
+                words=f"{prediction.words}\n(predicted: {prediction.verdict})",
                 quote="",
                 where="; ".join(self.asked),
                 quantity=prediction.column or column,

@@ -78,7 +78,7 @@ def tasks(options: argparse.Namespace) -> int:
             print(f"{name} at scale {scale} is ready: {sizes}")
         return 0
     for task in TASKS.values():
-        print(f"{task.name:<20}{task.title}{' (see --prepare)' if task.prepare else ''}")
-        print(f"{'':<20}{task.source}")
+        print(f"{task.name:<22}{task.title}{' (see --prepare)' if task.prepare else ''}")
+        print(f"{'':<22}{task.source}")
     print(f"Scales: {', '.join(SCALES)}. Where the data come from: {KIT / 'data' / 'README.md'}")
     return 0

@@ -61,8 +61,8 @@ def fig_verdicts(
 
     Claims with the same unit of SHARED_UNITS share a panel; every other claim has its own panel. An
     axis is cut where a few rows reach much further than the others. A claim that was not run has an
-    empty row. in_order: keep the order of the verdicts, draw one panel for each unit, and leave the
-    comparisons out, because the sentences say them.
+    empty row. in_order: draw the verdicts of a question, which are on one task: keep their order,
+    draw one panel for each unit, and leave the comparisons out, because the sentences say them.
     Raises ValueError if `verdicts` is empty.
     """
     if not verdicts:
@@ -86,6 +86,7 @@ def fig_verdicts(
         fig,
         title,
         f"protocol {verdicts[0].protocol}",
+        verdicts[0].task if in_order else "",
         f"{verdicts[0].scale} scale",
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
         "large dot and line: mean difference and 95 % interval; small dots: seeds within the axis",
@@ -108,7 +109,7 @@ def _row_of_verdict(verdict, with_comparison: bool) -> Row:
         comparison = f"{row.comparison}, {verdict.task}; {verdict.claim.id}\n"
         note = f"{row.amount}{paper}\n{comparison if with_comparison else ''}{reason}"
         star = "" if row.fresh else " *"
-    name = fill(verdict.claim.words, 52)
+    name = "\n".join(fill(line, 52) for line in verdict.claim.words.splitlines())
     return Row(name, row, verdict.word, verdict.as_text + star, note.rstrip())
 
 
