@@ -13,7 +13,7 @@ SEVERITIES = ("serious", "warning", "note")
 # Sources of symptoms: the notebooks that measured the faults.
 GROWTH_SOURCE = "notebook 07, Figure 9 (H10)"
 FAILURE_SOURCE = "notebook 07, failures (H9)"
-BIAS_SOURCE = "notebook 16, Q2"
+BIAS_SOURCE, SMALL_A_SOURCE = "notebook 16, Q2", "notebook 16, Q3"
 # About float32's machine epsilon. A number below this value counts as 0.
 NEGLIGIBLE = 1.2e-7
 

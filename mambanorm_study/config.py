@@ -167,16 +167,16 @@ class RunConfig:
     # From here on: what users change about the SSM (notebook 16); off by default
 
     # weight decay of A_log and D, which mamba-ssm excludes from weight decay
-    decay_ssm: float = number(0.0, since="2026-11-29")
+    decay_ssm: float = number(0.0, since="2026-11-27")
     # initial bias of Δ: as in mamba-ssm, or zero, as after a `model.apply` that sets all biases to
     # zero
-    dt_init: str = choice("mamba", ("mamba", "zero"), since="2026-11-29")
+    dt_init: str = choice("mamba", ("mamba", "zero"), since="2026-11-27")
     # initial −A: 1, 2, …, N as in mamba-ssm, or 1 everywhere
-    a_init: str = choice("mamba", ("mamba", "ones"), since="2026-11-29")
+    a_init: str = choice("mamba", ("mamba", "ones"), since="2026-11-27")
     # after each step, an |A| below this number is set to it
-    a_floor: float = number(0.0, since="2026-11-29")
+    a_floor: float = number(0.0, since="2026-11-27")
     # images: the block's scans in four directions are added, or averaged
-    merge: str = choice("sum", MERGES, since="2026-11-29")
+    merge: str = choice("sum", MERGES, since="2026-11-27")
 
     def __post_init__(self) -> None:
         check_and_convert(self, NAMES)
