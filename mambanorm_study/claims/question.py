@@ -21,9 +21,9 @@ from typing import Any
 
 import pandas as pd
 
-from mambanorm.errors import WORD, unknown
+from mambanorm.errors import WORD, brief, unknown
 from mambanorm_study.basics.atomic import sha256
-from mambanorm_study.basics.checks import check_kind
+from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.extensions import ImportFailed, load_imports, set_imports
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.basics.text import plural
@@ -87,8 +87,9 @@ class Prediction:
 
     def __post_init__(self) -> None:
         check_kind("weights", self.weights, Mapping, "{'a': 1, 'b': -1}")
-        if self.verdict not in rule.WORDS:
-            raise unknown("verdict", self.verdict, rule.WORDS)
+        expected = [word for word in rule.WORDS if word != rule.NO_WORD]
+        if self.verdict not in expected:
+            raise unknown("verdict", self.verdict, expected)
         if self.column not in ("", *COLUMNS):
             raise unknown("column", self.column, COLUMNS)
         if self.column and not (self.smallest or 0) > 0:
@@ -99,7 +100,7 @@ class Prediction:
         if not self.weights or (sum(self.weights.values()) and not self.offset):
             raise ValueError(
                 "the weights must be those of a difference, such as {'a': 1, 'b': -1}, with the "
-                f"sum 0, got {dict(self.weights)}"
+                f"sum 0, got {dict(self.weights)}: the cell that should lose has the weight -1"
             )
         for name, value in self.changes.items():
             if name in FIELDS_OUTSIDE_CELLS or not isinstance(value, int | float | str):
@@ -121,9 +122,10 @@ class Question:
     """A question, the cells that are compared on a task, and predictions made before the runs.
 
     id: a word, the name of the answer's page. words: the question in one sentence. cells: a map
-    from a short name to a cell. asked: addresses where the question was asked. seeds: test seeds,
-    or a number n for the first n of QUESTION_SEEDS. Raises ValueError for an unknown task, cells
-    that cannot be compared, seeds that are not test seeds, and predictions about other cells.
+    from a short name to a cell. asked: addresses where the question was asked. seeds: six or more
+    test seeds, or a number n for the first n of QUESTION_SEEDS. Raises ValueError for an unknown
+    task, cells that cannot be compared, seeds that are not test seeds, and predictions about other
+    cells.
     """
 
     id: str
@@ -138,7 +140,11 @@ class Question:
         if not isinstance(self.id, str) or not re.fullmatch(WORD, self.id):
             raise ValueError(f"the id of a question must be a word such as Q7, got {self.id!r}")
         check_kind("cells", self.cells, Mapping, "{'name': 'RMSN>SSM>None'}")
-        seeds = QUESTION_SEEDS[: self.seeds] if isinstance(self.seeds, int) else self.seeds
+        seeds = self.seeds
+        if isinstance(seeds, int):
+            seeds = QUESTION_SEEDS[: check_whole("seeds", seeds, rule.FEWEST, len(QUESTION_SEEDS))]
+        elif len(seeds) < rule.FEWEST:
+            raise ValueError(f"a verdict needs at least {rule.FEWEST} seeds, got {brief(seeds)}")
         cells = {name: str(Cell.parse(cell)) for name, cell in self.cells.items()}
         given = [self.predictions] if isinstance(self.predictions, Prediction) else self.predictions
         asked = (self.asked,) if isinstance(self.asked, str) else tuple(self.asked)
@@ -244,7 +250,8 @@ class Answer:
     @property
     def table(self) -> pd.DataFrame:
         """One row for each prediction, with the columns statement, predicted, verdict, difference
-        (with its 95 % interval), seeds, and failed (the number of failed runs of each cell).
+        (with its 95 % interval), seeds, rates (the learning rate of each of its cells, or of all),
+        and failed (the number of failed runs of each cell).
         """
         names = {cell: name for name, cell in self.question.cells.items()}
         rows = []
@@ -252,6 +259,7 @@ class Answer:
             row = verdict.main_row
             reason = f" ({verdict.reason})" if verdict.reason else ""
             failed = {names[cell]: count for cell, count in (row.failed or {}).items()}
+            rates = [f"{rate:g}" for rate in (row.lrs or {}).values()]
             rows.append(
                 {
                     "statement": prediction.words,
@@ -259,9 +267,11 @@ class Answer:
                     "verdict": f"{verdict.as_text}{reason}" if row.n else "no runs",
                     "difference": row.amount if row.n else "",
                     "seeds": row.n,
+                    "rates": ", ".join(rates if len(set(rates)) > 1 else rates[:1]),
                     "failed": ", ".join(
                         f"{name} {k} of {n}" for name, (k, n) in failed.items() if k
-                    ),
+                    )
+                    or "none",
                 }
             )
         return pd.DataFrame(rows)
@@ -284,7 +294,7 @@ class Answer:
         lines = [f"{self.question.id}: {self.question.words}"]
         for row in self.table.itertuples():
             lines.append(f"- {row.statement} {row.verdict} (predicted: {row.predicted})")
-            failed = f"failed: {row.failed}" if row.failed else ""
+            failed = f"failed: {row.failed}" if row.failed != "none" else ""
             notes = filter(None, (row.difference, plural(row.seeds, "seed"), failed))
             lines.append(f"    {', '.join(notes)}")
         return "\n".join([*lines, self.summary])

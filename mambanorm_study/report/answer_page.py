@@ -16,7 +16,7 @@ from mambanorm_study.tables.run_tables import markdown_table
 def answer_html(answer: Any) -> str:
     """Return the page of an `Answer`: its figure, the predictions and verdicts, and the cells."""
     question = answer.question
-    figure = fig_verdicts(answer.verdicts, question.words, in_order=True)
+    figure = fig_verdicts(answer.verdicts, "Each prediction, with its verdict", in_order=True)
     picture = base64.b64encode(figure._repr_png_()).decode()
     asked = ", ".join(question.asked)
     text = "\n\n".join(
