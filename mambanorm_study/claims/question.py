@@ -294,9 +294,8 @@ class Answer:
         lines = [f"{self.question.id}: {self.question.words}"]
         for row in self.table.itertuples():
             lines.append(f"- {row.statement} {row.verdict} (predicted: {row.predicted})")
-            failed = f"failed: {row.failed}" if row.failed != "none" else ""
-            notes = filter(None, (row.difference, plural(row.seeds, "seed"), failed))
-            lines.append(f"    {', '.join(notes)}")
+            measured = f"{row.difference}, " if row.seeds else ""
+            lines.append(f"    {measured}{plural(row.seeds, 'seed')}, failed: {row.failed}")
         return "\n".join([*lines, self.summary])
 
 

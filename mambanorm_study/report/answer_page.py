@@ -29,7 +29,11 @@ def answer_html(answer: Any) -> str:
             "## How it was judged",
             f"By the rule of mambanorm_study/claims/PROTOCOL.md, on {question.task} at scale "
             f"{answer.verdicts[0].scale}, seeds {', '.join(map(str, question.seeds))}.",
-            *dict.fromkeys(f"- {note}" for one in answer.verdicts for note in one.footnotes),
+            *(
+                f"- prediction {number}: {note}"
+                for number, one in enumerate(answer.verdicts, start=1)
+                for note in one.footnotes
+            ),
             f"{datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}.",
         ]
     )
