@@ -77,8 +77,8 @@ SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of
 HALVE_SUM = (
     "This changes the model's outputs, so train the model further. If the model sums two "
     "directions whose outputs both contain the input x, halve the sum instead, "
-    "y = (f(x) + g(x)) / 2: no norm inside the blocks cures that growth. A sum of directions "
-    "inside the branch needs no halving (notebook 16, Q4)"
+    "y = (f(x) + g(x)) / 2: no norm inside the blocks cures that growth. Averaging directions that "
+    "are summed inside the branch cost about a point (notebook 16, Q4)"
 )
 
 

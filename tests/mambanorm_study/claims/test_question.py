@@ -190,6 +190,8 @@ def test_an_answer_sets_each_prediction_beside_its_verdict():
     assert "Plain is better. supported, by more than a point (predicted: supported)" in text
     assert answer.cells.set_index("name").cell["decayed"] == DECAYED
     assert answer.cells["learning rate"].nunique() == 1
+    assert answer.table.rates.tolist() == [f"{answer.cells['learning rate'][0]:g}"] * 2
+    assert answer.table.failed.tolist() == ["none", "none"]
 
 
 def test_the_verdict_is_that_of_a_claim_with_the_same_comparison():
